@@ -1,0 +1,44 @@
+# `make` runs everything at toy size; `make test` runs the checks. Both set up .venv first.
+# In an environment of your own (conda, a container): make VENV=$CONDA_PREFIX
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.soma-installed
+
+.PHONY: toy setup test lint docs lock clean
+.DEFAULT_GOAL := toy
+
+toy: setup
+	$(BIN)/snakemake --cores all --configfile config/toy.yaml
+	@echo
+	@echo "report   results/toy/report.html"
+	@echo "tables   results/toy/tables/    (claims.md first)"
+	@echo "figures  results/toy/figures/"
+
+setup: $(STAMP)
+
+# torch first, by its exact version: the same pin is a CPU or a CUDA build, which a hash lock cannot express.
+$(STAMP): requirements-torch.txt requirements.lock pyproject.toml setup.py $(wildcard src/soma/forward/csrc/*)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-torch.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+test: setup lint
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow
+	$(BIN)/mypy
+
+docs: setup  # config/README.md and the JSON schema, from the models in soma.config
+	$(BIN)/python -m soma.config_docs
+
+lock:  # needs uv; run it after a change of dependencies in pyproject.toml
+	uv pip compile pyproject.toml -c requirements-torch.txt -o requirements.lock
+
+clean:
+	rm -rf results/toy

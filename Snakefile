@@ -1,0 +1,65 @@
+# From raw text to every table and figure of the campaign that the configuration names.
+#   snakemake --cores all                                    the reference campaign, `small`
+#   snakemake --cores all --configfile config/toy.yaml       minutes on 2 cores
+#   snakemake -n          --configfile config/paper.yaml     the paper's own sizes: look before you run
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+
+report: "workflow/report/workflow.rst"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/routing.smk"
+include: "workflow/rules/train.smk"
+include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/report.smk"
+
+
+localrules:
+    all,
+    data,
+    routing,
+    runs,
+
+
+rule all:
+    default_target: True
+    input:
+        expand(
+            "{dir}/{name}.{suffix}",
+            dir=TABLE_DIR,
+            name=TABLES,
+            suffix=["md", "csv", "html"],
+        ),
+        expand(
+            "{dir}/{name}.{suffix}",
+            dir=FIGURE_DIR,
+            name=FIGURES,
+            suffix=["svg", "png", "csv"],
+        ),
+
+
+rule data:
+    input:
+        [f"{SETS}/{role}.parquet" for role in ROLES],
+
+
+rule routing:
+    input:
+        [f"{ROUTING}/clusters-n{n}.json" for n in PLAN.expert_counts],
+
+
+rule runs:
+    input:
+        [file for run in PLAN.runs.values() for file in checkpoints_of(run)],
+
+
+onstart:
+    SETTINGS.write()
+
+
+onsuccess:
+    write_report()

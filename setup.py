@@ -1,0 +1,60 @@
+"""The optional C++ extension; everything else about the package is in pyproject.toml.
+
+One source becomes one plain shared library per instruction set, and `soma.forward.cpu` loads the best that the machine
+it runs on supports: a virtual environment on a cluster's shared disk serves mixed nodes. Without a C++ compiler the
+install succeeds and the `torch` engine does the work.
+"""
+
+from __future__ import annotations
+
+import platform
+from glob import glob
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+SOURCES = "src/soma/forward/csrc"
+FLAGS = ["-std=c++17", "-O3", "-g0", "-pthread", "-fvisibility=hidden", "-Wno-psabi"]
+# Contraction to fused multiply-add is wanted; anything else that reorders arithmetic is not.
+FLAGS += ["-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
+X86 = {
+    "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx512cd", "-mfma"],
+    "avx2": ["-mavx2", "-mfma"],
+}
+
+
+def extensions() -> list[Extension]:
+    sets = (X86 if platform.machine().lower() in ("x86_64", "amd64") else {}) | {"plain": []}
+    return [
+        Extension(
+            f"soma.forward._cpu_{name}",
+            sources=[f"{SOURCES}/engine.cpp"],
+            depends=glob(f"{SOURCES}/*.h"),
+            language="c++",
+            extra_compile_args=FLAGS + flags,
+            extra_link_args=["-pthread"],
+            optional=True,
+        )
+        for name, flags in sets.items()
+    ]
+
+
+class BuildOptional(build_ext):
+    """Builds what the compiler can, and says in one line what is missing."""
+
+    def build_extensions(self) -> None:
+        failed = {}
+        for extension in self.extensions:
+            self.build_temp, base = f"{self.build_temp}/{extension.name}", self.build_temp  # same object, other flags
+            try:
+                self.build_extension(extension)
+            except Exception as error:  # whatever the compiler's wrapper raises, the install goes on
+                failed[extension.name.rpartition("_")[2]] = str(error)
+            self.build_temp = base
+        if failed:
+            left = "with what was built" if len(failed) < len(self.extensions) else "by the `torch` engine"
+            first = next(iter(failed.values()))
+            print(f"soma: CPU engine not built for {', '.join(failed)} ({first}); perturbed losses are computed {left}.")
+
+
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildOptional})

@@ -1,0 +1,79 @@
+"""The six cost quantities of every run, one row each, with unit and convention (soma.cost)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from soma import cost
+from soma.cost import Ledger
+from soma.plan import Plan
+from soma.runs import part_experts
+
+QUANTITIES = {
+    "arithmetic operations": "2 T n_pert B N F_N s; head updates, validation and routing excluded",
+    "aggregate device time": "sum over jobs of the time inside recorded updates; validation and saving excluded",
+    "idealised elapsed time": "one device per expert, all at once: recorded updates of the slowest expert",
+    "actual elapsed time": "first start to last end of the run's jobs by the clock, whatever else ran between",
+    "initialisation": "aggregate device time of the seed run that the experts start from",
+    "preprocessing": "wall time of the download, encoding, feature, cluster and shard steps; shared by all runs",
+}
+
+
+def run_costs(
+    plan: Plan, records: Mapping[str, Mapping[str, Mapping[str, Any]]], preprocessing_seconds: float
+) -> pd.DataFrame:
+    """One row for every quantity, milestone and run of an arm, with unit, convention, device, threads and engine.
+
+    Args:
+        records: cost.json of every run and part, as written by a training job.
+        preprocessing_seconds: what the steps before training took.
+    """
+    rows = []
+    for arm, runs in plan.arm_runs.items():
+        for run in runs:
+            parts = records[run.id]
+            ledgers = [Ledger.from_json(dict(record["ledger"])) for record in parts.values()]
+            sized = [(ledger, len(part_experts(part))) for ledger, part in zip(ledgers, parts, strict=True)]
+            first = next(iter(parts.values()))
+            for update in run.milestones:
+                values = {
+                    "arithmetic operations": float(run.operations(update)),
+                    "aggregate device time": cost.aggregate_device_seconds(ledgers, update),
+                    "idealised elapsed time": cost.idealised_elapsed_seconds(sized, update),
+                    "initialisation": _initialisation(plan, run.start, records),
+                    "preprocessing": preprocessing_seconds,
+                }
+                if update == run.updates:
+                    values["actual elapsed time"] = cost.actual_elapsed_seconds(ledgers)
+                for quantity, value in values.items():
+                    rows.append(
+                        {
+                            "run": run.id,
+                            "arm": arm,
+                            "seed": run.seed,
+                            "update": update,
+                            "quantity": quantity,
+                            "value": value,
+                            "unit": "operations" if quantity == "arithmetic operations" else "s",
+                            "convention": QUANTITIES[quantity],
+                            "device": first["device"],
+                            "threads": first["threads"],
+                            "engine": first["engine"],
+                        }
+                    )
+    return pd.DataFrame(rows)
+
+
+def preprocessing_seconds(timings: Sequence[Mapping[str, Any]]) -> float:
+    """Sum of the seconds that preprocessing steps recorded in their manifests."""
+    return float(sum(t["seconds"] for t in timings))
+
+
+def _initialisation(plan: Plan, start: str | None, records: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> float:
+    if start is None:
+        return 0.0
+    ledgers = [Ledger.from_json(dict(record["ledger"])) for record in records[start].values()]
+    return cost.aggregate_device_seconds(ledgers, plan.runs[start].updates)

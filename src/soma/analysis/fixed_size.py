@@ -1,0 +1,115 @@
+"""The comparison at equal total size (Figure 1, Tables 4 and 9): losses with intervals, and paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from soma.analysis.bootstrap import DocumentBootstrap, Interval, percentile_interval, seed_interval
+from soma.errors import SomaError
+from soma.plan import Plan
+from soma.rng import Stream
+
+_KEYS = ["run", "update", "iterate", "k"]
+
+
+class _Scores:
+    """Losses of every run on one set of documents, with their bootstrap draws."""
+
+    def __init__(self, rows: pd.DataFrame, draws: int, stream: Stream) -> None:
+        table = rows.pivot_table(index="document", columns=_KEYS, values="nats", aggfunc="sum")
+        weights = rows.groupby("document")["bytes"].first().loc[table.index].to_numpy(np.float64)
+        if table.isna().any(axis=None):
+            raise SomaError("the runs were not evaluated on the same documents; run the evaluate rule again for all.")
+        nats = table.to_numpy()
+        self.documents, self.bytes = len(table), int(weights.sum())
+        self._column: dict[Any, int] = {key: i for i, key in enumerate(table.columns)}
+        self._means = nats.sum(axis=0) / weights.sum()
+        self._draws = DocumentBootstrap(weights, draws, stream).ratios(nats)
+
+    def loss(self, keys: Sequence[tuple[str, int, str, int]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Losses [len(keys)] and draws [R, len(keys)]."""
+        columns = [self._column[key] for key in keys]
+        return self._means[columns], self._draws[:, columns]
+
+
+def summarise(plan: Plan, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Losses of every arm and its differences from the arm that the claim is about.
+
+    Args:
+        rows: per-document losses of all runs on all sets (`evaluate.COLUMNS`).
+
+    Returns:
+        losses: one row per (set, split, arm, seed, update, iterate, k); `seed` is missing in the mean over seeds.
+            `low` and `high` bound the 95 % interval over documents, `seed_low` and `seed_high` the one over seeds.
+        differences: one row per (set, split, other arm, iterate) at the end of the budget, SOMA minus the other,
+            over the seeds that both have.
+    """
+    losses, differences = [], []
+    product = plan.config.products.fixed_size
+    for (set_, split), group in rows.groupby(["set", "split"], sort=True):
+        stream = Stream.named(plan.config.seed, "bootstrap", str(set_), str(split))
+        scores = _Scores(group, plan.config.bootstrap_draws, stream)
+        where = {"set": set_, "split": split, "documents": scores.documents, "bytes": scores.bytes}
+        for arm in product.arms:
+            losses += [where | row for row in _arm_losses(plan, arm, scores)]
+        for other in (*product.against, *product.also):
+            differences += [where | row for row in _arm_differences(plan, product.soma, other, scores)]
+    return pd.DataFrame(losses).astype({"seed": "Int64"}), pd.DataFrame(differences)
+
+
+def _arm_losses(plan: Plan, arm: str, scores: _Scores) -> list[dict[str, object]]:
+    out: list[dict[str, object]] = []
+    runs = plan.arm_runs[arm]
+    for update in runs[0].milestones:
+        for iterate in ("last", "average"):
+            for k in plan.active_counts(arm):
+                mean, draws = scores.loss([(run.id, update, iterate, k) for run in runs])
+                base = {
+                    "arm": arm, "update": update, "operations": runs[0].operations(update), "iterate": iterate, "k": k,
+                }  # fmt: skip
+                for i, run in enumerate(runs):
+                    interval = percentile_interval(float(mean[i]), draws[:, i])
+                    out.append(base | {"run": run.id, "seed": run.seed, "seeds": 1} | _columns(interval, None))
+                interval = percentile_interval(float(mean.mean()), draws.mean(axis=1))
+                ids = " ".join(run.id for run in runs)
+                out.append(
+                    base | {"run": ids, "seed": None, "seeds": len(runs)} | _columns(interval, seed_interval(mean))
+                )
+    return out
+
+
+def _arm_differences(plan: Plan, soma: str, other: str, scores: _Scores) -> list[dict[str, object]]:
+    ours, theirs = ({run.seed: run for run in plan.arm_runs[arm]} for arm in (soma, other))
+    seeds = [seed for seed in ours if seed in theirs]
+    if not seeds:
+        raise SomaError(f"the arms `{soma}` and `{other}` share no seed, so they cannot be compared; give them one.")
+    out: list[dict[str, object]] = []
+    for iterate in ("last", "average"):
+        keys = [
+            [(runs[s].id, runs[s].updates, iterate, plan.config.arms[arm].active) for s in seeds]
+            for arm, runs in ((soma, ours), (other, theirs))
+        ]
+        (mean_a, draws_a), (mean_b, draws_b) = scores.loss(keys[0]), scores.loss(keys[1])
+        per_seed = mean_a - mean_b
+        interval = percentile_interval(float(per_seed.mean()), (draws_a - draws_b).mean(axis=1))
+        runs = " ".join(key[0] for key in keys[0] + keys[1])
+        row = {"soma": soma, "other": other, "iterate": iterate, "seeds": len(seeds), "run": runs}
+        wins = {"seeds_won": int((per_seed < 0).sum())}
+        out.append(row | wins | _columns(interval, seed_interval(per_seed), value="difference"))
+    return out
+
+
+def _columns(interval: Interval, over_seeds: Interval | None, value: str = "loss") -> dict[str, object]:
+    nan = float("nan")
+    return {
+        value: interval.mean,
+        "low": interval.low,
+        "high": interval.high,
+        "seed_low": over_seeds.low if over_seeds else nan,
+        "seed_high": over_seeds.high if over_seeds else nan,
+    }

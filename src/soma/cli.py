@@ -1,0 +1,125 @@
+"""The command line: one subcommand per workflow rule, no logic. Libraries are imported by the step that needs them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from soma.errors import SomaError
+
+log = logging.getLogger("soma")
+
+_ROLES = ("validation", "test", "external")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand; a `SomaError` becomes one sentence on the terminal and in the log, and exit status 1."""
+    args = _parser().parse_args(argv)
+    _start_logging(args.log)
+    options = {k: v for k, v in vars(args).items() if k not in ("log", "command", "step")}
+    try:
+        _run(args.step, options)
+    except SomaError as error:
+        log.error(str(error))
+        return 1
+    except KeyboardInterrupt:
+        log.error("interrupted")
+        return 130
+    except Exception:
+        log.exception("unexpected error in `soma %s`; please report it with this trace", args.command)
+        return 2
+    return 0
+
+
+def _start_logging(path: Path | None) -> None:
+    """Messages go to the terminal and, with --log, to the rule's log file."""
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(path, mode="w", encoding="utf-8"))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", handlers=handlers)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="soma", description="Steps of the SOMA reproduction; Snakemake calls them (`snakemake --cores all`)."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="step")
+
+    def add(name: str, step: str, help_: str, *paths: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=help_, description=help_)
+        command.add_argument("--log", type=Path, help="also write messages to this file")
+        for path in paths:
+            command.add_argument(f"--{path}", type=Path, required=True)
+        command.set_defaults(step=step)
+        return command
+
+    add("download", "data.download_source", "fetch a source's documents", "settings", "output")
+    c = add("encode", "data.encode_role", "documents to one byte file and an index", "settings", "source", "output")
+    c.add_argument("--role", choices=("train", *_ROLES), required=True)
+    c = add("build-set", "data.build_set", "windows of an evaluation set", "settings", "train", "corpus", "output")
+    c.add_argument("--role", choices=_ROLES, required=True)
+
+    add("fit-features", "routing.fit", "fit tf-idf and SVD", "settings", "train", "output")
+    c = add("transform", "routing.transform", "features of every window", "settings", "train", "features", "output")
+    c.add_argument("--workers", type=int, default=1)
+    c = add("fit-router", "routing.router", "balanced clusters", "settings", "features", "vectors", "output")
+    c.add_argument("--experts", type=int, required=True)
+    add("assign", "routing.assign", "the cluster of every window",
+        "settings", "train", "features", "vectors", "router", "labels", "clusters")  # fmt: skip
+    c = add("shard", "routing.shard", "window ids of every expert", "settings", "train", "output")
+    c.add_argument("--partition", choices=("clusters", "random", "iid"), required=True)
+    c.add_argument("--experts", type=int, required=True)
+    c.add_argument("--labels", type=Path)
+
+    c = add("train", "train.train_part", "train experts; continues where it stopped",
+            "settings", "train", "shards", "resume", "output")  # fmt: skip
+    c.add_argument("--part", required=True)
+    c.add_argument("--start", type=Path)
+    _compute_options(c)
+    c = add("evaluate", "evaluate.evaluate_run", "per-document losses of a run", "settings", "windows", "output")
+    c.add_argument("--role", choices=_ROLES, required=True)
+    c.add_argument("--parts", type=Path, nargs="+", required=True)
+    c.add_argument("--start", type=Path)
+    c.add_argument("--router", type=Path)
+    c.add_argument("--features", type=Path)
+    c.add_argument("--active", type=int, nargs="+", required=True)
+    _compute_options(c)
+
+    c = add(
+        "summarise-losses", "report.summarise_losses", "intervals and differences", "settings", "losses", "differences"
+    )
+    c.add_argument("--evaluations", type=Path, nargs="+", required=True)
+    c = add("summarise-costs", "report.summarise_costs", "the six cost quantities", "settings", "output")
+    c.add_argument("--parts", type=Path, nargs="+", required=True)
+    c.add_argument("--benchmarks", type=Path, nargs="+", required=True)
+    c = add(
+        "table", "report.write_table", "one table", "settings", "measurements", "sets", "routing", "paper", "output"
+    )
+    c.add_argument("--name", required=True)
+    c = add("figure", "report.write_figure", "one figure", "settings", "measurements", "output")
+    c.add_argument("--name", required=True)
+    return parser
+
+
+def _compute_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--compute", type=Path, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+
+
+def _run(step: str, options: dict[str, Any]) -> None:
+    """Call `soma.steps.<step>`."""
+    if "threads" in options:
+        os.environ["OMP_NUM_THREADS"] = str(options["threads"])  # before torch is imported
+    module, function = step.split(".")
+    getattr(importlib.import_module(f"soma.steps.{module}"), function)(**options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""The typed configuration: what a campaign is, and nothing that is not used.
+
+`config/config.yaml` is the base; an overlay (`config/toy.yaml`, `config/paper.yaml`, one of your own) is merged over
+it. Everything is validated before anything runs; an unknown key is an error that names it. The JSON schema under
+`workflow/schemas/` and `config/README.md` are generated from the models below and in soma.settings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from soma.errors import SomaError
+from soma.settings.base import Fraction, Model, Positive
+from soma.settings.data import Data
+from soma.settings.routing import Routing
+from soma.settings.training import Compute, Training
+
+
+class SeedRun(Training):
+    """The run that every expert starts from: one model, all windows, random start, a head that learns."""
+
+    subset: Fraction = 1.0
+    """Share of the training windows that it sees."""
+
+
+class Arm(Training):
+    """One line of a comparison: a run for each of its seeds."""
+
+    label: str = ""
+    """Name in tables and figures; empty: made from the settings."""
+    recipe: str | None = None
+    """Named settings that lie between `training` and this arm's own."""
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0,)
+    """Seeds; each is an independent run with an independent seed run."""
+    k: Positive | None = None
+    """Experts whose predictions are averaged; null: min(4, N)."""
+    counterpart: str | None = None
+    """Row of the paper's Tables 4 and 9 that this arm stands beside, as method-nN-pP (`soma-n2-p64`)."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Arm:
+        if self.k is not None and self.k > self.experts:
+            raise ValueError(f"k ({self.k}) must not be larger than the number of experts ({self.experts})")
+        if self.updates is None and self.operations is None:
+            raise ValueError("give the budget as `updates` or as `operations`")
+        if self.start == "random" and self.head == "shared-frozen":
+            raise ValueError("a shared frozen head comes from the seed run, so `start` must be `seed`")
+        return self
+
+    @property
+    def active(self) -> int:
+        """k: how many experts a prediction averages."""
+        return self.k if self.k is not None else min(4, self.experts)
+
+
+class FixedSize(Model):
+    """Figure 1, Tables 2, 4 and 9, claims C1 and C2: arms of equal total size."""
+
+    soma: str
+    """The arm that the claim is about."""
+    against: tuple[str, ...]
+    """The arms it is claimed to beat."""
+    also: tuple[str, ...] = ()
+    """Further arms in the same tables and figure."""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return (self.soma, *self.against, *self.also)
+
+
+class Products(Model):
+    fixed_size: FixedSize
+    """The comparison at equal total size."""
+
+
+class Config(Model):
+    campaign: Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$")]
+    """Name; outputs lie under results/<campaign>/."""
+    watermark: str = ""
+    """Drawn over every figure and printed under every table; empty: nothing."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Root of every random stream that is not a run's own: splits, router, bootstrap."""
+    compute: Compute = Compute()
+    """Where and how it runs."""
+    data: Data = Data()
+    """Corpora, windows, splits."""
+    routing: Routing = Routing()
+    """Features, clusters, router."""
+    bootstrap_draws: Positive = 10_000
+    """Paired bootstrap draws over documents for a 95 % interval."""
+    training: Training = Training()
+    """Defaults of every run."""
+    seed_run: SeedRun
+    """Changes that the seed run makes to `training`; sizes come from the arm it serves."""
+    recipes: dict[str, Training] = Field(default_factory=dict)
+    """Named changes to `training` that arms can share."""
+    arms: dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$")], Arm]
+    """Named runs; each merges training < recipe < its own keys."""
+    products: Products
+    """Which arms a table or figure shows."""
+    untestable: dict[Annotated[str, Field(pattern="^C[0-9]+$")], str] = Field(default_factory=dict)
+    """Claims that this campaign is too small to test, each with the reason that the claims page prints."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        if self.seed_run.updates is None:
+            raise ValueError("seed_run.updates is missing: give the seed run's budget in updates")
+        for name in self.products.fixed_size.arms:
+            if name not in self.arms:
+                raise ValueError(f"products.fixed_size names the arm `{name}`, which `arms` does not describe")
+        for name, run in [("seed_run", self.seed_run), *self.arms.items()]:
+            if run.crop > self.data.window:
+                raise ValueError(f"{name}: crop ({run.crop} bytes) must not exceed data.window ({self.data.window})")
+        return self
+
+
+# ------------------------------------------------------------------------------------------------------ reading
+
+
+def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """Deep merge, overlay over base; another `source` replaces the whole source.
+
+    A `null` under `arms` or `recipes` removes the entry (in `resolve`).
+    """
+    out = dict(base)
+    for key, value in overlay.items():
+        old = out.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            other_source = isinstance(value.get("source"), str) and value["source"] != old.get("source")
+            out[key] = dict(value) if other_source else merge(old, value)
+        else:
+            out[key] = value
+    return out
+
+
+def resolve(raw: Mapping[str, Any], where: str = "configuration") -> Config:
+    """Validate a merged configuration; arms become complete (training < recipe < arm).
+
+    Raises:
+        SomaError: one sentence per problem, each naming the key.
+    """
+    raw = dict(raw)
+    training = raw.get("training") or {}
+    recipes = {k: v for k, v in (raw.get("recipes") or {}).items() if v is not None}
+    arms = {k: v for k, v in (raw.get("arms") or {}).items() if v is not None}
+    if isinstance(training, Mapping):
+        for name, arm in arms.items():
+            if not isinstance(arm, Mapping):
+                continue
+            recipe = arm.get("recipe")
+            if recipe is not None and recipe not in recipes:
+                known = ", ".join(sorted(recipes)) or "none"
+                raise SomaError(
+                    f"{where}: arms.{name}.recipe is `{recipe}`, which `recipes` does not describe (known: {known})."
+                )
+            arms[name] = merge(merge(training, recipes.get(recipe) or {}), arm)
+        if isinstance(raw.get("seed_run"), Mapping):
+            raw["seed_run"] = merge(training, raw["seed_run"])
+    raw["recipes"], raw["arms"] = recipes, arms
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        raise SomaError(f"{where}: " + "; ".join(_sentence(e) for e in error.errors())) from None
+
+
+def _sentence(error: Any) -> str:
+    path = ".".join(str(p) for p in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"unknown key `{path}`; config/README.md lists every key"
+    if error["type"] == "missing":
+        return f"`{path}` is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        return f"{path}: {message}" if path else message
+    return f"`{path}` is {error['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, with `1e-3` and `8.33e6` as the numbers that YAML 1.2 says they are; PyYAML reads strings."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
+)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read one YAML mapping with the safe loader."""
+    try:
+        value = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except FileNotFoundError:
+        raise SomaError(f"{path} does not exist; name a configuration file that does.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SomaError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(value, dict):
+        raise SomaError(f"{path} must hold a mapping of keys at its top level.")
+    return value
+
+
+def load(base: Path, *overlays: Path) -> Config:
+    """The base file with overlays merged over it, in order."""
+    raw = read_yaml(base)
+    for overlay in overlays:
+        raw = merge(raw, read_yaml(overlay))
+    return resolve(raw, where=str(overlays[-1] if overlays else base))

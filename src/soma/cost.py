@@ -1,0 +1,72 @@
+"""What a run costs, as six quantities that are never merged (PAPER.md sections 1 and 5).
+
+- *arithmetic operations*: counted exactly, the same on any machine; comparisons at equal budget use them;
+- *aggregate device time*: the time of all devices inside recorded updates, waiting included;
+- *idealised elapsed time*: one device per expert, all at once: the slowest expert's recorded updates;
+- *actual elapsed time*: from the first start to the last end of a run's jobs on the machine that ran them;
+- *initialisation*: the seed run that the experts start from;
+- *preprocessing*: corpus, features, clusters and shards.
+
+Validation, evaluation and saving are outside aggregate device time, as in the paper.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class Ledger:
+    """Seconds of one training process by phase, kept across interruptions."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    sessions: list[list[float]] = field(default_factory=list)
+    """Wall-clock start and last sign of life of every process that worked on this, seconds since the epoch."""
+    marks: dict[int, dict[str, float]] = field(default_factory=dict)
+    """Seconds by phase up to each milestone."""
+
+    def begin(self) -> None:
+        """A process starts to work."""
+        self.sessions.append([time.time(), time.time()])
+
+    @contextmanager
+    def measure(self, phase: str) -> Iterator[None]:
+        """Add the block's duration to a phase (monotonic clock)."""
+        started = time.monotonic()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - started
+        if self.sessions:
+            self.sessions[-1][1] = time.time()
+
+    def mark(self, update: int) -> None:
+        """Remember the seconds at a milestone."""
+        self.marks[update] = dict(self.seconds)
+
+    def to_json(self) -> dict[str, Any]:
+        marks = {str(update): seconds for update, seconds in self.marks.items()}
+        return {"seconds": self.seconds, "sessions": self.sessions, "marks": marks}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Ledger:
+        marks = {int(update): seconds for update, seconds in value["marks"].items()}
+        return cls(dict(value["seconds"]), [list(s) for s in value["sessions"]], marks)
+
+
+def aggregate_device_seconds(parts: Sequence[Ledger], update: int) -> float:
+    """Sum over devices of the time inside recorded updates, up to a milestone; one device per part."""
+    return sum(part.marks[update]["update"] for part in parts)
+
+
+def idealised_elapsed_seconds(parts: Sequence[tuple[Ledger, int]], update: int) -> float:
+    """Recorded updates of the slowest expert, with a part's time divided evenly over its (number of) experts."""
+    return max(part.marks[update]["update"] / experts for part, experts in parts)
+
+
+def actual_elapsed_seconds(parts: Sequence[Ledger]) -> float:
+    """From the first start to the last end, by the machine's clock; includes whatever else it did between."""
+    sessions = [session for part in parts for session in part.sessions]
+    return max(end for _, end in sessions) - min(start for start, _ in sessions)

@@ -1,0 +1,174 @@
+"""Step 1, `download`: a source becomes a folder of parquet pieces with a manifest.
+
+Layout of the folder:
+    documents-00000.parquet, ...   one per part of the source; columns id, text (bytes), split, group, host
+    manifest.json                  source settings, what each piece holds, counts and hashes
+
+Work happens in `<folder>.partial/`, whose `progress.json` records every finished piece: an interrupted download goes
+on after the last one, and the folder itself appears only when it is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tqdm import tqdm
+
+from soma.data.sources import Document, Part, parts
+from soma.errors import SomaError
+from soma.manifest import atomic_path, check_files, describe_files, read_json, write_json
+from soma.settings.data import Source
+
+FORMAT = 1
+SCHEMA = pa.schema(
+    {
+        "id": pa.string(),
+        "text": pa.large_binary(),
+        "split": pa.string(),
+        "group": pa.string(),
+        "host": pa.string(),
+    }
+)
+_ROW_GROUP_DOCUMENTS, _ROW_GROUP_BYTES = 4096, 8 << 20
+_LARGEST_DOCUMENT = 1 << 30  # parquet cannot hold a value of 2 GB
+
+
+def download(source: Source, directory: Path) -> dict[str, Any]:
+    """Materialise a source under `directory`, resuming an interrupted download of the same source.
+
+    Returns:
+        The manifest: `source`, `documents`, `bytes`, `empty` (documents left out because they hold no text),
+        `text_sha256` (over the pieces' own), `pieces` (file, name, groups and counts of each; `text_sha256` is that
+        of its documents' bytes one after the other) and `files` (size and hash).
+
+    Raises:
+        SomaError: the source is missing, damaged or without text.
+    """
+    todo = parts(source)
+    settings = {
+        "format": FORMAT,
+        "source": source.model_dump(mode="json"),
+        "parts": [[part.name, part.stamp] for part in todo],
+    }
+    partial = directory.with_name(directory.name + ".partial")
+    pieces = _resume(partial, settings)
+    for index in tqdm(range(len(pieces), len(todo)), desc="download", unit="piece", disable=None):
+        pieces.append(_write_piece(todo[index], partial, f"documents-{index:05d}.parquet", str(source.source)))
+        write_json(partial / "progress.json", {"settings": settings, "pieces": pieces})
+
+    totals = {key: sum(piece[key] for piece in pieces) for key in ("documents", "bytes", "empty")}
+    if not totals["documents"]:
+        raise SomaError(f"The source `{source.source}` has no document with text; name one that has.")
+    manifest = {
+        "format": FORMAT,
+        "source": settings["source"],
+        **totals,
+        "text_sha256": hashlib.sha256("".join(p["text_sha256"] for p in pieces).encode()).hexdigest(),
+        "pieces": [{key: value for key, value in piece.items() if key != "stored"} for piece in pieces],
+        "files": {piece["file"]: piece["stored"] for piece in pieces},
+    }
+    write_json(partial / "manifest.json", manifest)
+    if directory.exists():
+        shutil.rmtree(directory)
+    os.replace(partial, directory)
+    (directory / "progress.json").unlink()
+    return manifest
+
+
+def open_documents(directory: Path) -> Iterator[Document]:
+    """Stream the documents of a download; each piece's hash is checked before it is read.
+
+    Raises:
+        SomaError: a piece is missing or altered.
+    """
+    for name, known in read_manifest(directory)["files"].items():
+        check_files(directory, {name: known})
+        with pq.ParquetFile(directory / name) as file:
+            for batch in file.iter_batches(batch_size=512):
+                for row in zip(*(batch.column(key).to_pylist() for key in SCHEMA.names), strict=True):
+                    yield Document(*row)
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """The manifest of a download."""
+    manifest = read_json(directory / "manifest.json")
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or "pieces" not in manifest:
+        raise SomaError(f"{directory} is not a download of this version; download it again.")
+    return manifest
+
+
+def _resume(partial: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Records of the pieces that are finished and intact; anything else in the partial folder is removed."""
+    kept: list[dict[str, Any]] = []
+    if (partial / "progress.json").exists():
+        progress = read_json(partial / "progress.json")
+        if progress["settings"] == settings:
+            for piece in progress["pieces"]:
+                try:
+                    check_files(partial, {piece["file"]: piece["stored"]})
+                except SomaError:
+                    break
+                kept.append(piece)
+    known = {piece["file"] for piece in kept}
+    partial.mkdir(parents=True, exist_ok=True)
+    for path in partial.iterdir():
+        if path.name not in known:
+            path.unlink()
+    return kept
+
+
+def _write_piece(part: Part, folder: Path, name: str, where: str) -> dict[str, Any]:
+    groups: dict[str, None] = {}
+    record: dict[str, Any] = {"file": name, "name": part.name, "documents": 0, "bytes": 0, "empty": 0}
+    digest = hashlib.sha256()
+    with atomic_path(folder / name) as path, pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
+        rows: list[Document] = []
+        size = 0
+        for document in part.read():
+            groups.setdefault(document.group)
+            if not document.text.strip():
+                record["empty"] += 1
+                continue
+            _check(document, where)
+            digest.update(document.text)
+            rows.append(document)
+            size += len(document.text)
+            record["documents"] += 1
+            record["bytes"] += len(document.text)
+            if len(rows) == _ROW_GROUP_DOCUMENTS or size >= _ROW_GROUP_BYTES:
+                writer.write_table(_table(rows))
+                rows, size = [], 0
+        if rows:
+            writer.write_table(_table(rows))
+    record["groups"] = list(groups)
+    record["text_sha256"] = digest.hexdigest()
+    record["stored"] = describe_files(folder, [name])[name]
+    return record
+
+
+def _table(rows: list[Document]) -> pa.Table:
+    return pa.table(
+        {key: [getattr(row, key) for row in rows] for key in SCHEMA.names},
+        schema=SCHEMA,
+    )
+
+
+def _check(document: Document, where: str) -> None:
+    if len(document.text) > _LARGEST_DOCUMENT:
+        raise SomaError(
+            f"The document {document.id} of the source `{where}` is longer than 1 GiB; cut it into documents."
+        )
+    try:
+        document.text.decode()
+    except UnicodeDecodeError as error:
+        raise SomaError(
+            f"The document {document.id} of the source `{where}` is not valid UTF-8 (byte {error.start}); "
+            "convert or remove it."
+        ) from None

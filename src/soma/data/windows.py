@@ -1,0 +1,96 @@
+"""Training text as non-overlapping windows of W bytes, and which of them are expert validation.
+
+Shapes: n windows asked for, W bytes in a window, T bytes predicted per crop.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from soma.data.encode import read_encoded
+from soma.errors import SomaError
+from soma.rng import Stream
+
+_IDS = 1 << 20
+
+
+class TrainWindows:
+    """The windows of an encoded training corpus, mapped into memory.
+
+    Window i is bytes [i W, (i+1) W). The byte after a window always exists, so that every byte of a window has a
+    target; a rest shorter than that is not used.
+
+    Attributes:
+        window: W.
+        sha256: of the byte file, as its manifest records it.
+    """
+
+    def __init__(self, directory: Path, window: int) -> None:
+        manifest = read_encoded(directory, "train")
+        size = manifest["files"]["bytes.bin"]["bytes"]
+        if size < window + 1:
+            raise SomaError(
+                f"{directory} has {size} bytes of training text, too few for one window of {window} bytes and its "
+                "last target; lower `data.window` or name a larger source."
+            )
+        self.window = window
+        self.sha256: str = manifest["files"]["bytes.bin"]["sha256"]
+        self._bytes: NDArray[np.uint8] = np.memmap(directory / "bytes.bin", np.uint8, "r", shape=(size,))
+        n = (size - 1) // window
+        self._windows = self._bytes[: n * window].reshape(n, window)
+
+    def __len__(self) -> int:
+        """Number of windows."""
+        return len(self._windows)
+
+    def read(self, ids: ArrayLike) -> NDArray[np.uint8]:
+        """Whole windows, a copy; uint8 of shape (n, W).
+
+        Raises:
+            IndexError: an id is not in [0, len).
+        """
+        return np.asarray(self._windows[self._checked(ids)])
+
+    def crops(self, ids: ArrayLike, offsets: ArrayLike, length: int) -> NDArray[np.uint8]:
+        """`length` bytes of each window and the byte after them; uint8 of shape (n, length + 1).
+
+        Columns [:-1] are inputs, columns [1:] their targets.
+
+        Args:
+            ids: n window ids.
+            offsets: n places inside the window; offset + length <= W, so that inputs stay in the window (the last
+                target may be the next window's first byte).
+            length: T.
+
+        Raises:
+            IndexError: an id is not in [0, len).
+            ValueError: a crop leaves its window.
+        """
+        at = np.asarray(offsets, dtype=np.int64)
+        if at.size and (at.min() < 0 or at.max() + length > self.window):
+            raise ValueError(f"a crop of {length} bytes does not fit at its offset into a window of {self.window}")
+        starts = self._checked(ids) * self.window + at
+        return np.asarray(np.lib.stride_tricks.sliding_window_view(self._bytes, length + 1)[starts])
+
+    def _checked(self, ids: ArrayLike) -> NDArray[np.int64]:
+        out = np.asarray(ids, dtype=np.int64)
+        if out.size and (out.min() < 0 or out.max() >= len(self)):
+            raise IndexError(f"window ids must be in [0, {len(self)})")
+        return out
+
+
+def expert_validation_mask(n: int, share: float, stream: Stream) -> NDArray[np.bool_]:
+    """Which of n windows are kept for the expert-validation loss; bool of shape (n,).
+
+    Each window is drawn with probability `share` by a number that depends on the stream and the window's id alone:
+    the set exists before any routing and is the same for every number of experts. The stream is
+    `Stream.named(seed, "expert-validation")`.
+    """
+    mask = np.empty(n, dtype=np.bool_)
+    for start in range(0, n, _IDS):
+        ids = np.arange(start, min(start + _IDS, n))
+        mask[ids] = stream.uniform(1, direction=ids)[:, 0] < share
+    return mask

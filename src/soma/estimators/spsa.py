@@ -1,0 +1,62 @@
+"""SPSA: central differences along random directions (PAPER.md section 4).
+
+    g = 1/n_pert * sum_j [L(theta + eps z_j) - L(theta - eps z_j)] / (2 eps) * z_j
+
+Shapes: E experts, J = n_pert directions, M body parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from soma.forward.engine import Engine
+from soma.models.spec import LSTMSpec
+from soma.probes import Probes
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A gradient estimate and the losses it came from."""
+
+    gradient: NDArray[np.float64]
+    """[E, M]"""
+    loss: NDArray[np.float64]
+    """Mean over all perturbed copies, nats per byte, [E]."""
+
+
+def estimate(
+    engine: Engine,
+    spec: LSTMSpec,
+    theta: Tensor,
+    head: Tensor,
+    batches: Sequence[NDArray[np.uint8]],
+    probes: Sequence[Probes],
+    eps: list[float],
+) -> Estimate:
+    """Average over accumulated batches, each with directions of its own.
+
+    Args:
+        theta: bodies [E, M]; left as they are.
+        head: tied heads [E, V, H], never perturbed.
+        batches: one uint8 array [E, B, T + 1] per accumulated batch.
+        probes: the directions of each batch, used with both signs.
+        eps: perturbation size of each expert.
+    """
+    gradient = np.zeros((theta.shape[0], spec.size))
+    loss = np.zeros(theta.shape[0])
+    for tokens, directions in zip(batches, probes, strict=True):
+        losses = engine.losses(spec, theta, head, tokens, directions, eps)
+        coefficients = central_differences(losses, eps) / losses.shape[1]
+        gradient += engine.combine(directions, coefficients)
+        loss += losses.mean(axis=(1, 2))
+    return Estimate(gradient / len(batches), loss / len(batches))
+
+
+def central_differences(losses: NDArray[np.float64], eps: list[float]) -> NDArray[np.float64]:
+    """[L+ - L-] / (2 eps) for losses [E, J, 2]; float64 [E, J]."""
+    return (losses[..., 0] - losses[..., 1]) / (2 * np.array(eps)[:, None])

@@ -1,0 +1,78 @@
+"""Losses of trained ensembles on an evaluation set, per document. The only module that opens the test set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import Tensor
+
+from soma.data.sets import EvaluationSet, open_external, open_test, open_validation
+from soma.ensemble import mixture_losses, selected_losses
+from soma.forward.engine import Engine
+from soma.runs import RunSpec
+from soma.training.checkpoint import ITERATES, Checkpoints
+
+COLUMNS = (
+    "run", "set", "split", "update", "iterate", "k", "document", "document_id", "group", "host", "windows", "bytes",
+    "nats",
+)  # fmt: skip
+
+
+def open_set(role: Literal["validation", "test", "external"], path: Path) -> EvaluationSet:
+    """An evaluation set as the type of its role; another role's file is an error."""
+    return {"validation": open_validation, "test": open_test, "external": open_external}[role](path)
+
+
+def evaluate(
+    run: RunSpec,
+    checkpoints: Checkpoints,
+    shared_head: Tensor | None,
+    selected: NDArray[np.integer],
+    data: EvaluationSet,
+    engine: Engine,
+    active: Sequence[int],
+) -> pd.DataFrame:
+    """Summed loss of every document at every milestone, for both iterates and each number of active experts.
+
+    Args:
+        shared_head: [V, H] of a run with a shared frozen head, else None.
+        selected: experts of every window in the router's order, nearest first, [n, K].
+        active: how many of them to average; each at most K.
+
+    Returns:
+        One row per (update, iterate, k, document) with COLUMNS; `nats` is the sum over `bytes` scored bytes.
+    """
+    frames = []
+    for update in run.milestones:
+        for iterate in ITERATES:
+            head = shared_head[None] if shared_head is not None else checkpoints.heads(update, iterate)
+            theta = checkpoints.bodies(update, iterate)
+            losses = selected_losses(engine, run.model, theta, head, data.windows, selected, data.prefix)
+            for k in active:
+                nats = mixture_losses(losses[:, :k]).sum(axis=1)
+                frames.append(_per_document(data, nats).assign(update=update, iterate=iterate, k=k))
+    rows = pd.concat(frames, ignore_index=True).assign(run=run.id, set=data.role)
+    return rows[list(COLUMNS)]
+
+
+def _per_document(data: EvaluationSet, nats: NDArray[np.float64]) -> pd.DataFrame:
+    scored = data.windows.shape[1] - 1 - data.prefix
+    frame = pd.DataFrame(
+        {
+            "split": data.split,
+            "document": data.document,
+            "document_id": data.document_ids,
+            "group": data.group,
+            "host": data.host,
+            "windows": 1,
+            "bytes": scored,
+            "nats": nats,
+        }
+    )
+    keys = ["split", "document", "document_id", "group", "host"]
+    return frame.groupby(keys, sort=True, as_index=False).sum()

@@ -1,0 +1,212 @@
+"""The CPU engine: a fused C++ kernel, one perturbed copy per thread at a time (csrc/, built by setup.py).
+
+The batch lies in SIMD lanes and the whole network runs per time step, so that weights and activations of a copy stay in
+cache and nothing but losses is written. Probes are regenerated from their counters inside the kernel.
+
+Shapes: E experts, J directions, B sequences, T predicted bytes, M body parameters, V = 256 bytes, H embedding width.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from soma.errors import SomaError
+from soma.forward.engine import Engine
+from soma.models.spec import VOCABULARY, LSTMSpec
+from soma.probes import Probes, _always_kept
+
+INSTRUCTION_SETS = ("avx512", "avx2", "plain")
+"""From the fastest to the one that every machine has."""
+
+_int, _long, _pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
+
+
+class _Problem(ctypes.Structure):
+    """`Problem` of csrc/engine.cpp, field by field."""
+
+    _fields_ = (
+        *((name, _int) for name in ("width", "depth", "embedding", "experts", "batch", "time", "directions", "threads")),
+        ("size", _long),
+        ("theta", _pointer),
+        ("head", _pointer),
+        ("theta_stride", _long),
+        ("head_stride", _long),
+        ("tokens", _pointer),
+        ("key", ctypes.c_uint64),
+        ("update", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        *((name, _pointer) for name in ("expert_ids", "direction_ids", "kept", "steps")),
+        *((name, _pointer) for name in ("sequence_losses", "token_losses", "hidden")),
+    )
+
+
+class CpuEngine(Engine):
+    """The compiled kernel. It uses as many threads as torch does (`torch.set_num_threads`)."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        """Loads the library for this machine, or for the instruction set that SOMA_CPU_ISA names.
+
+        Raises:
+            SomaError: if it was not built, or the processor lacks the instructions.
+        """
+        wanted = os.environ.get("SOMA_CPU_ISA")
+        if wanted is not None and wanted not in INSTRUCTION_SETS:
+            raise SomaError(f"SOMA_CPU_ISA is `{wanted}`; use one of {', '.join(INSTRUCTION_SETS)}.")
+        for isa in (wanted,) if wanted else INSTRUCTION_SETS:
+            found = library(isa)
+            if found is not None:
+                self.isa, self._library = isa, found
+                return
+        raise SomaError(
+            f"the CPU engine{f' for {wanted}' if wanted else ''} is not built or not supported by this processor; install a "
+            "C++ compiler and reinstall the package, or set compute.engine to torch."
+        )
+
+    def losses(
+        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8], probes: Probes, eps: list[float]
+    ) -> NDArray[np.float64]:
+        problem, keep = _model(spec, theta, head, tokens)
+        if not problem.experts == len(probes.experts) == len(eps):
+            raise ValueError(f"{problem.experts} experts, probes for {len(probes.experts)}, {len(eps)} values of eps")
+        if probes.spec != spec:
+            raise ValueError(f"probes are for {probes.spec}, the model is {spec}")
+        _probes(problem, keep, probes)
+        problem.steps = _address(np.array(eps, dtype=np.float32), keep)
+        out = np.empty((problem.experts, problem.directions, 2, problem.batch))
+        problem.sequence_losses = out.ctypes.data
+        if problem.directions:
+            _check(self._library.soma_forward(ctypes.byref(problem)))
+        # Summed sequence by sequence, so that the order is stated here and not by numpy's choice of algorithm.
+        total = np.zeros(out.shape[:3])
+        for b in range(problem.batch):
+            total += out[..., b]
+        return total / (problem.batch * problem.time)
+
+    def token_losses(
+        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]
+    ) -> NDArray[np.float64]:
+        problem, _keep = _model(spec, theta, head, tokens)
+        out = np.empty((problem.experts, problem.batch, problem.time))
+        problem.token_losses = out.ctypes.data
+        _check(self._library.soma_forward(ctypes.byref(problem)))
+        return out
+
+    def hidden(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
+        problem, _keep = _model(spec, theta, head, tokens)
+        out = torch.empty(problem.experts, problem.batch, problem.time, spec.embedding)
+        problem.hidden = out.data_ptr()
+        _check(self._library.soma_forward(ctypes.byref(problem)))
+        return out
+
+    def packed(self, probes: Probes) -> NDArray[np.uint32]:
+        """`probes.packed()`, computed by the kernel; [E, J, blocks, 4]."""
+        problem, keep = _Problem(), []
+        _probes(problem, keep, probes)
+        out = np.empty((len(probes.experts), len(probes.directions), -(-probes.spec.size // 64), 4), dtype=np.uint32)
+        _check(self._library.soma_packed(ctypes.byref(problem), out.ctypes.data))
+        return out
+
+    def combine(self, probes: Probes, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
+        """sum_j c_j z_j for coefficients [E, J]; float64 [E, M], summed in the order of j."""
+        shape = (len(probes.experts), len(probes.directions))
+        if coefficients.dtype != np.float64 or coefficients.shape != shape:
+            raise ValueError(f"coefficients must be float64 {shape}, not {coefficients.dtype} {coefficients.shape}")
+        problem, keep = _Problem(), []
+        _probes(problem, keep, probes)
+        out = np.empty((shape[0], probes.spec.size))
+        values = np.ascontiguousarray(coefficients)
+        _check(self._library.soma_combine(ctypes.byref(problem), values.ctypes.data, out.ctypes.data))
+        return out
+
+
+def available() -> bool:
+    """Whether a kernel that this machine can run was built."""
+    return any(library(isa) is not None for isa in INSTRUCTION_SETS)
+
+
+@cache
+def library(isa: str) -> ctypes.CDLL | None:
+    """The kernel for an instruction set; None if it was not built or this processor lacks the instructions."""
+    found = find_spec(f"soma.forward._cpu_{isa}")
+    if found is None or found.origin is None:
+        return None
+    try:
+        loaded = ctypes.CDLL(found.origin)
+    except OSError:  # built on another system
+        return None
+    loaded.soma_forward.argtypes = [_pointer]
+    loaded.soma_packed.argtypes = [_pointer, _pointer]
+    loaded.soma_combine.argtypes = [_pointer, _pointer, _pointer]
+    if not loaded.soma_supported():
+        return None
+    if loaded.soma_problem_bytes() != ctypes.sizeof(_Problem):
+        raise SomaError(f"{found.origin} was built from other sources than this package's; reinstall the package.")
+    return loaded
+
+
+def _model(
+    spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]
+) -> tuple[_Problem, list[NDArray[np.generic]]]:
+    """The fields that every pass needs, and the arrays that must outlive it."""
+    if tokens.dtype != np.uint8 or tokens.ndim != 3 or not tokens.flags.c_contiguous:
+        raise ValueError(f"tokens must be contiguous uint8 [E, B, T + 1], not {tokens.dtype} {tokens.shape}")
+    experts, batch, time = tokens.shape[0], tokens.shape[1], tokens.shape[2] - 1
+    if min(experts, batch, time) < 1:
+        raise ValueError(f"tokens {tokens.shape} hold nothing to predict")
+    _check_tensor("theta", theta, (experts, spec.size))
+    _check_tensor("head", head, (experts, VOCABULARY, spec.embedding))
+    problem = _Problem(
+        width=spec.width,
+        depth=spec.depth,
+        embedding=spec.embedding,
+        experts=experts,
+        batch=batch,
+        time=time,
+        threads=torch.get_num_threads(),
+        size=spec.size,
+        theta=theta.data_ptr(),
+        head=head.data_ptr(),
+        theta_stride=theta.stride(0),
+        head_stride=head.stride(0),
+        tokens=tokens.ctypes.data,
+    )
+    return problem, []
+
+
+def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or tuple(tensor.shape) != shape:
+        got = f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
+        raise ValueError(f"{name} must be float32 {shape} on the CPU, not {got}")
+    if not tensor[0].is_contiguous():  # experts may share one head: their stride is free
+        raise ValueError(f"{name} of each expert must be contiguous")
+
+
+def _probes(problem: _Problem, keep: list[NDArray[np.generic]], probes: Probes) -> None:
+    """The fields of the directions."""
+    problem.size, problem.experts, problem.directions = probes.spec.size, len(probes.experts), len(probes.directions)
+    problem.threads = torch.get_num_threads()
+    problem.key, problem.update = probes.stream.key, probes.update
+    problem.expert_ids = _address(np.array(probes.experts, dtype=np.uint32), keep)
+    problem.direction_ids = _address(np.array(probes.directions, dtype=np.uint32), keep)
+    problem.kept = _address(np.ascontiguousarray(_always_kept(probes.spec, probes.kind)), keep)
+
+
+def _address(array: NDArray[np.generic], keep: list[NDArray[np.generic]]) -> int:
+    """Where an array lies; `keep` holds it until the call is over."""
+    keep.append(array)
+    return array.ctypes.data
+
+
+def _check(status: int) -> None:
+    if status:
+        raise MemoryError("the CPU engine ran out of memory")

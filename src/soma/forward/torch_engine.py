@@ -1,0 +1,97 @@
+"""The portable engine: perturbed copies in float32 batches, chunked over copies and time so that they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from soma.forward.engine import Engine
+from soma.models import lstm
+from soma.models.lstm import State
+from soma.models.spec import VOCABULARY, LSTMSpec
+from soma.probes import Probes, unpack
+
+# Floats of activations alive at once. The chunks that follow from it depend on the sizes of the problem alone, never on
+# the number of experts, threads or devices: a chunk holds copies of one expert.
+_BUDGET = {"cpu": 1 << 21, "cuda": 1 << 28}
+_TIME_CHUNK = 64
+
+
+class TorchEngine(Engine):
+    """Batched matrix products over the copies of one expert, on any torch device."""
+
+    name = "torch"
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def losses(
+        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8], probes: Probes, eps: list[float]
+    ) -> NDArray[np.float64]:
+        packed = probes.packed()
+        experts, directions = packed.shape[:2]
+        chunk = self._copies(spec, tokens) // 2 or 1
+        out = np.empty((experts, directions, 2))
+        for e in range(experts):
+            for first in range(0, directions, chunk):
+                signs = torch.from_numpy(unpack(packed[e, first : first + chunk], spec.size)).to(self.device)
+                step = eps[e] * signs.float()
+                copies = torch.cat([theta[e] + step, theta[e] - step])
+                losses = self._per_sequence(spec, copies, head[e], tokens[e]).mean(dim=1)
+                out[e, first : first + chunk] = losses.view(2, -1).T.cpu().numpy()
+        return out
+
+    def token_losses(
+        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]
+    ) -> NDArray[np.float64]:
+        rows = self._rows(spec, tokens)
+        out = np.empty((*tokens.shape[:2], tokens.shape[2] - 1))
+        for e in range(tokens.shape[0]):
+            for first in range(0, tokens.shape[1], rows):
+                part = self._blocks(spec, theta[e : e + 1], head[e], tokens[e, first : first + rows])
+                losses = torch.cat([lstm.cross_entropy(h, head[e : e + 1], y) for h, y in part], dim=2)
+                out[e, first : first + rows] = losses[0].double().cpu().numpy()
+        return out
+
+    def hidden(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
+        return torch.stack(
+            [
+                torch.cat([h[0] for h, _ in self._blocks(spec, theta[e : e + 1], head[e], tokens[e])], dim=1)
+                for e in range(tokens.shape[0])
+            ]
+        )
+
+    def _per_sequence(self, spec: LSTMSpec, copies: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
+        """Mean loss of every sequence for P copies of one expert; float64 [P, B]."""
+        heads = head.expand(copies.shape[0], -1, -1)
+        total = torch.zeros(copies.shape[0], tokens.shape[0], dtype=torch.float64, device=self.device)
+        for h, targets in self._blocks(spec, copies, head, tokens):
+            total += lstm.cross_entropy(h, heads, targets).double().sum(dim=2)
+        return total / (tokens.shape[1] - 1)
+
+    def _blocks(
+        self, spec: LSTMSpec, copies: Tensor, head: Tensor, tokens: NDArray[np.uint8]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Hidden states [P, B, t, H] and targets [P, B, t] of successive time blocks."""
+        p = copies.shape[0]
+        heads = head.expand(p, -1, -1)
+        on_device = torch.from_numpy(tokens).to(self.device).expand(p, -1, -1)
+        state: State | None = None
+        for first in range(0, tokens.shape[1] - 1, _TIME_CHUNK):
+            last = min(first + _TIME_CHUNK, tokens.shape[1] - 1)
+            h, state = lstm.hidden(spec, copies, heads, on_device[:, :, first:last], state)
+            yield h, on_device[:, :, first + 1 : last + 1]
+
+    def _copies(self, spec: LSTMSpec, tokens: NDArray[np.uint8]) -> int:
+        """Perturbed copies in one chunk."""
+        time = min(_TIME_CHUNK, tokens.shape[2] - 1)
+        per_copy = tokens.shape[1] * time * (10 * spec.width + VOCABULARY)
+        return max(1, _BUDGET[self.device.type] // per_copy)
+
+    def _rows(self, spec: LSTMSpec, tokens: NDArray[np.uint8]) -> int:
+        """Sequences in one chunk of an unperturbed pass."""
+        return max(1, _BUDGET[self.device.type] // ((tokens.shape[2] - 1) * (10 * spec.width + VOCABULARY)))

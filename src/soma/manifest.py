@@ -1,0 +1,113 @@
+"""Files that are whole or absent, and what is known about them: hashes, atomic writes, manifests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from soma.errors import SomaError
+
+_CHUNK = 1 << 22
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes, read in constant memory."""
+    digest = hashlib.sha256()
+    with path.open("rb") as f:
+        while chunk := f.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sha256_json(value: Any) -> str:
+    """SHA-256 of a value's canonical JSON (sorted keys, no spaces)."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+@contextmanager
+def atomic_path(target: Path) -> Iterator[Path]:
+    """A temporary path beside `target` that takes its place when the block ends without an error.
+
+    A reader sees the old file or the whole new one, also after a kill or a power cut: the bytes are on disk
+    before the rename. An error removes what was written.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    os.close(handle)
+    os.chmod(name, 0o644)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with temporary.open("rb+") as f:
+            os.fsync(f.fileno())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_directory(target: Path) -> Iterator[Path]:
+    """The same for a directory: `target` appears, replacing an older one, only when the block ends without error."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    os.chmod(temporary, 0o755)
+    try:
+        yield temporary
+        if target.exists():
+            shutil.rmtree(target)
+        os.replace(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_bytes(target: Path, data: bytes) -> None:
+    """Write a whole file atomically."""
+    with atomic_path(target) as path:
+        path.write_bytes(data)
+
+
+def write_json(target: Path, value: Any) -> None:
+    """Write readable, key-sorted JSON atomically."""
+    write_bytes(target, (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON; a missing or damaged file is a `SomaError` that names it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SomaError(f"{path} is missing; run the rule that makes it (snakemake {path}).") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise SomaError(f"{path} is not readable JSON ({error}); delete it and run the rule that makes it.") from None
+
+
+def describe_files(directory: Path, names: list[str]) -> dict[str, dict[str, Any]]:
+    """Size and hash of files, for a manifest: {name: {bytes, sha256}}."""
+    return {
+        name: {"bytes": (directory / name).stat().st_size, "sha256": sha256_file(directory / name)} for name in names
+    }
+
+
+def check_files(directory: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise a `SomaError` unless every file has the size and hash that a manifest recorded."""
+    for name, known in files.items():
+        path = directory / name
+        if not path.exists():
+            raise SomaError(f"{path} is missing although its manifest lists it; run the rule that makes it again.")
+        if path.stat().st_size != known["bytes"]:
+            raise SomaError(
+                f"{path} has {path.stat().st_size} bytes where its manifest says {known['bytes']}; "
+                "delete it and run the rule that makes it again."
+            )
+        if sha256_file(path) != known["sha256"]:
+            raise SomaError(
+                f"{path} does not have the hash that its manifest records; "
+                "delete it and run the rule that makes it again."
+            )

@@ -1,0 +1,99 @@
+"""The LSTM expert of PAPER.md section 3, as a pure function of a flat parameter vector.
+
+One implementation serves every engine: the parameter vector and the activations carry a leading axis of copies, so a
+float64 loop over single copies (the reference), a float32 batch of perturbed copies, and a batch of experts under
+autograd are the same code.
+
+Shapes: P copies, B sequences, T time steps, D width (the paper's d), H embedding width (d_E), V = 256 bytes,
+M parameters of a body (projections included).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from soma.models.spec import VOCABULARY, LSTMSpec
+from soma.rng import Stream
+
+LAYER_NORM_EPS = 1e-5  # the paper does not state it; DEVIATIONS.md
+
+State = list[tuple[Tensor, Tensor]]
+"""Per block: hidden and cell state, each [P, B, D]."""
+
+
+def initialise(spec: LSTMSpec, stream: Stream) -> tuple[Tensor, Tensor]:
+    """Random body [M] and tied head [V, H], float32.
+
+    The paper does not state an initialisation: matrices uniform in +-1/sqrt(fan_in), gains 1, head normal with variance
+    1/d_E (measured in DEVIATIONS.md).
+    """
+    theta = np.ones(spec.size)
+    for i, slot in enumerate(spec.layout):
+        if not slot.is_gain:
+            bound = slot.shape[1] ** -0.5
+            theta[slot.offset : slot.offset + slot.size] = bound * (2 * stream.uniform(slot.size, direction=i + 1) - 1)
+    head = stream.normal(spec.head_size).reshape(VOCABULARY, spec.embedding) * spec.embedding**-0.5
+    return torch.from_numpy(theta.astype(np.float32)), torch.from_numpy(head.astype(np.float32))
+
+
+def hidden(
+    spec: LSTMSpec, theta: Tensor, head: Tensor, inputs: Tensor, state: State | None = None
+) -> tuple[Tensor, State]:
+    """Outputs of the body before the decoder.
+
+    Args:
+        theta: flat bodies [P, M].
+        head: tied embeddings [P, V, H].
+        inputs: bytes [P, B, T], any integer dtype.
+        state: state after the bytes before; None is the zero state that every window starts from.
+
+    Returns:
+        hidden [P, B, T, H], whose product with the head gives the logits of the next byte, and the state after T bytes.
+    """
+    w = tensors(spec, theta)
+    p, b, t = inputs.shape
+    d = spec.width
+    copies = torch.arange(p, device=head.device)[:, None, None]
+    x = head[copies, inputs.long()].reshape(p, b * t, -1)
+    if spec.projected:
+        x = x @ w["project_in"].transpose(1, 2)
+    after: State = []
+    for i in range(spec.depth):
+        zero = x.new_zeros(p, b, d)
+        h, c = state[i] if state is not None else (zero, zero)
+        # The input product does not depend on the recurrence: one product for all T.
+        gates_input = _norm(x, w[f"blocks.{i}.lstm_norm"]) @ w[f"blocks.{i}.lstm_input"].transpose(1, 2)
+        recurrent = w[f"blocks.{i}.lstm_hidden"].transpose(1, 2)
+        outputs = []
+        for gates in gates_input.view(p, b, t, 4 * d).unbind(2):
+            gate_in, gate_forget, candidate, gate_out = torch.baddbmm(gates, h, recurrent).split(d, dim=2)
+            c = torch.sigmoid(gate_forget) * c + torch.sigmoid(gate_in) * torch.tanh(candidate)
+            h = torch.sigmoid(gate_out) * torch.tanh(c)
+            outputs.append(h)
+        after.append((h, c))
+        x = x + torch.stack(outputs, dim=2).reshape(p, b * t, d)
+        up = _norm(x, w[f"blocks.{i}.mlp_norm"]) @ w[f"blocks.{i}.mlp_up"].transpose(1, 2)
+        x = x + F.gelu(up) @ w[f"blocks.{i}.mlp_down"].transpose(1, 2)
+    x = _norm(x, w["norm"])
+    if spec.projected:
+        x = x @ w["project_out"].transpose(1, 2)
+    return x.view(p, b, t, -1), after
+
+
+def tensors(spec: LSTMSpec, theta: Tensor) -> dict[str, Tensor]:
+    """Named views of flat vectors theta [P, M]; each has a leading axis P."""
+    return {s.name: theta[:, s.offset : s.offset + s.size].unflatten(1, s.shape) for s in spec.layout}
+
+
+def cross_entropy(hidden_: Tensor, head: Tensor, targets: Tensor) -> Tensor:
+    """Nats per byte of every target [P, B, T] under softmax(hidden @ head^T)."""
+    logits = torch.einsum("pbth,pvh->pbtv", hidden_, head)
+    return torch.logsumexp(logits, dim=-1) - logits.gather(-1, targets.long()[..., None])[..., 0]
+
+
+def _norm(x: Tensor, gain: Tensor) -> Tensor:
+    """LayerNorm with a gain and no bias; x [P, N, D], gain [P, D]."""
+    return F.layer_norm(x, x.shape[-1:], eps=LAYER_NORM_EPS) * gain[:, None, :]

@@ -1,0 +1,29 @@
+"""The paper's own numbers, `config/paper_values.yaml`: a column beside measured values, never a result."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from soma.config import read_yaml
+
+
+class PaperValues:
+    def __init__(self, path: Path) -> None:
+        self.tables: dict[str, Any] = read_yaml(path)
+
+    def rows(self, table: str) -> dict[str, dict[str, Any]]:
+        """Rows of Table 4 or 9 by counterpart name, such as `soma-n2-p64`; EGGROLL has a population, no n_pert."""
+        out = {}
+        for row in self.tables[table]:
+            n_pert = f"-p{row['n_pert']}" if "n_pert" in row else ""
+            out[f"{row['method']}-n{row['n']}{n_pert}"] = row
+        return out
+
+
+def method_label(counterpart: str) -> str:
+    """`spsa-n1-p256` as a reader would write it."""
+    method, n, *rest = counterpart.split("-")
+    name = {"soma": "SOMA", "spsa": "SPSA", "eggroll": "EGGROLL", "bptt": "BPTT"}[method]
+    n_pert = f", n_pert={rest[0][1:]}" if rest else ""
+    return f"{name} N={n[1:]}{n_pert}"

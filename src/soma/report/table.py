@@ -1,0 +1,136 @@
+"""Tables: cells that know what they are, as Markdown, CSV and HTML."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from soma.manifest import write_bytes
+
+Status = Literal["measured", "paper", "set", "interpolated", "not run"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value with its status: measured here, reported by the paper, set by the configuration, or not run."""
+
+    text: str
+    status: Status = "set"
+    value: float | int | str | None = None
+    low: float | None = None
+    high: float | None = None
+    run: str = ""
+    """The run or runs that the value was measured on."""
+
+
+NOT_RUN = Cell("not run", "not run")
+
+
+def number(value: float | int | None, status: Status, digits: int = 4, run: str = "") -> Cell:
+    """A number; None is `not run`."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return NOT_RUN if status == "measured" else Cell("–", status)
+    return Cell(significant(value) if digits < 0 else f"{value:.{digits}f}", status, value, run=run)
+
+
+def measured(value: float, low: float, high: float, run: str, digits: int = 4) -> Cell:
+    """A measured loss or difference with its 95 % interval."""
+    text = f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+    return Cell(text, "measured", value, low, high, run)
+
+
+def significant(value: float | int) -> str:
+    """Integers with thousands separators; other numbers with three significant digits, large ones as powers of ten."""
+    if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e7):
+        return f"{int(value):,}"
+    if abs(value) >= 1e5 or abs(value) < 1e-3:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{float(mantissa):g}e{int(exponent)}"
+    return f"{value:.3g}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A product of rows; `notes` are printed under it."""
+
+    name: str
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"{self.name}: a row has {len(row)} cells for {len(self.columns)} columns")
+
+    def markdown(self) -> str:
+        lines = [f"# {self.title}", ""]
+        lines += _markdown_row(self.columns) + _markdown_row(["---"] * len(self.columns))
+        for row in self.rows:
+            lines += _markdown_row([_marked(cell) for cell in row])
+        lines += [""] + [f"- {note}" for note in self.notes]
+        return "\n".join(lines).rstrip() + "\n"
+
+    def csv(self) -> str:
+        """Every cell with its value, interval, status and run, one line per cell: what a program wants to read."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(["row", "column", "text", "value", "low", "high", "status", "run"])
+        for i, row in enumerate(self.rows):
+            for column, cell in zip(self.columns, row, strict=True):
+                value, low, high = ("" if x is None else x for x in (cell.value, cell.low, cell.high))
+                writer.writerow([i, column, cell.text, value, low, high, cell.status, cell.run])
+        return out.getvalue()
+
+    def html(self) -> str:
+        head = "".join(f"<th>{html.escape(c)}</th>" for c in self.columns)
+        body = "".join(
+            "<tr>"
+            + "".join(
+                f'<td class="{cell.status.replace(" ", "-")}" title="{html.escape(cell.run or cell.status)}">'
+                f"{html.escape(cell.text)}</td>"
+                for cell in row
+            )
+            + "</tr>\n"
+            for row in self.rows
+        )
+        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        return (
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(self.title)}</title>'
+            f"<style>{_STYLE}</style></head><body><h1>{html.escape(self.title)}</h1>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
+            f"<ul>{notes}</ul>{_LEGEND}</body></html>\n"
+        )
+
+    def write(self, directory: Path) -> None:
+        """name.md, name.csv and name.html in a directory."""
+        for suffix, text in (("md", self.markdown()), ("csv", self.csv()), ("html", self.html())):
+            write_bytes(directory / f"{self.name}.{suffix}", text.encode())
+
+
+def _markdown_row(cells: Sequence[str]) -> list[str]:
+    return ["| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"]
+
+
+def _marked(cell: Cell) -> str:
+    return f"*{cell.text}*" if cell.status in ("paper", "not run") and cell.text else cell.text
+
+
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;color:#1a1a1a;max-width:72rem;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.25rem;font-weight:600} table{border-collapse:collapse;font-variant-numeric:tabular-nums}
+th,td{text-align:left;padding:.35rem .8rem;border-bottom:1px solid #ddd;vertical-align:top}
+th{border-bottom:2px solid #333}
+td.paper,td.not-run{color:#777;font-style:italic} li,p{color:#555;font-size:.9rem}
+"""
+_LEGEND = (
+    "<p>Upright: measured or set here. <em>Italic: reported by the paper, or not run.</em> "
+    "Point at a cell for its run.</p>"
+)

@@ -1,0 +1,263 @@
+"""Tables 1, 2, 4 and 9. Rows come from analysis; nothing is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from soma.config import Arm
+from soma.plan import Plan
+from soma.report.paper import PaperValues, method_label
+from soma.report.table import NOT_RUN, Cell, Table, measured, number
+from soma.runs import RunSpec
+
+_LOSS_NOTE = (
+    "Losses are nats per byte: last iterate, k = min(4, N) experts averaged, mean over seeds; brackets: 95 % paired "
+    "bootstrap interval over documents."
+)
+
+
+def arm_label(arm: Arm) -> str:
+    """How an arm is called in tables and figures."""
+    if arm.label:
+        return arm.label
+    name = "SOMA" if arm.experts > 1 else "SPSA"
+    return f"{name} N={arm.experts}, n_pert={arm.n_pert}"
+
+
+def watermark_notes(plan: Plan) -> tuple[str, ...]:
+    campaign = f"Campaign `{plan.config.campaign}`."
+    mark = plan.config.watermark
+    return (f"{campaign} {mark.upper()}: the size of this run supports no conclusion." if mark else campaign,)
+
+
+def table1(plan: Plan, paper: PaperValues, sets: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Settings of the paper and of this campaign."""
+    p = paper.tables["table1"]
+    config = plan.config
+    data = config.data
+    soma = config.arms[config.products.fixed_size.soma]
+    run = plan.arm_runs[config.products.fixed_size.soma][0]
+    plateau = soma.plateau
+    density = {"sparse": 0.5, "dense": 1.0}[soma.probe]
+
+    def windows(role: str) -> str:
+        kept = {kind: sets[role][kind]["kept"] for kind in ("windows", "documents")}
+        return f"{kept['windows']:,} windows of {kept['documents']:,} documents"
+
+    rows = [
+        ("window (bytes)", p["context"], data.window),
+        ("training sequence (bytes)", p["context"], soma.crop),
+        ("routed prefix (bytes)", p["route_bytes"], data.prefix),
+        ("scored bytes of a window", p["scored_bytes"], data.window - data.prefix),
+        ("ensemble validation", _windows(p["ensemble_validation"]), windows("validation")),
+        ("test", _windows(p["test"]), windows("test")),
+        ("body: width × blocks", f"{p['body']['width']} × {p['body']['layers']}", f"{soma.width} × {soma.depth}"),
+        ("body: parameters", p["body"]["parameters"], run.model.size),
+        ("head: parameters", p["head"]["parameters"], run.model.head_size),
+        ("n_pert", p["n_pert"], soma.n_pert),
+        ("batch (sequences)", p["batch"], soma.batch),
+        ("probe density", p["probe_density"], density),
+        ("initial lr", p["lr_eps_initial"], soma.lr),
+        ("initial eps", p["lr_eps_initial"], soma.eps),
+        ("Adam betas", ", ".join(map(str, p["adam_betas"])), f"{soma.beta1}, {soma.beta2}"),
+        ("weight decay", p["weight_decay"], soma.weight_decay),
+        ("plateau patience (updates)", p["plateau"]["patience_updates"], plateau.patience),
+        ("plateau minimal improvement", p["plateau"]["min_improvement"], plateau.min_improvement),
+        ("plateau factor", p["plateau"]["factor"], plateau.factor),
+        ("plateau floor", p["plateau"]["floor"], plateau.floor),
+    ]
+    cells = tuple((Cell(name), _setting(a, "paper"), _setting(b, "set")) for name, a, b in rows)
+    notes = (
+        f"The campaign's column is the arm `{config.products.fixed_size.soma}`; the paper's is its width-32 recipe.",
+        *watermark_notes(plan),
+    )
+    return Table("table1", "Table 1. Settings", ("setting", "paper", "here"), cells, notes)
+
+
+def table2(plan: Plan, paper: PaperValues) -> Table:
+    """Parameters at fixed total size."""
+    by_count = {row["n"]: row for row in paper.tables["table2"]}
+    rows: list[tuple[int, str, RunSpec | None, Mapping[str, Any]]] = []
+    seen: set[tuple[int, int, bool]] = set()
+    for name, runs in plan.arm_runs.items():
+        run = runs[0]
+        key = (run.experts, run.model.width, run.trains_head)
+        if key in seen:
+            continue
+        seen.add(key)
+        rows.append((run.experts, name, run, by_count.get(run.experts, {})))
+    for n, row in by_count.items():
+        if n not in {r[0] for r in rows}:
+            rows.append((n, "", None, row))
+    cells = tuple(_parameter_row(n, run, row) for n, _, run, row in sorted(rows, key=lambda r: (r[0], r[1])))
+    columns = ("N", "head", "width", "body", "ensemble", "width (paper)", "body (paper)", "ensemble (paper)")
+    notes = (
+        "Counted from the tensors' shapes. `shared`: one frozen head for all; `local`: every expert trains its own.",
+        "Adam keeps two further numbers for every trained weight, with or without backpropagation.",
+        *watermark_notes(plan),
+    )
+    return Table("table2", "Table 2. Parameters at fixed total size", columns, cells, notes)
+
+
+def table4(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
+    """Test loss at equal budget, beside the paper's."""
+    theirs = paper.rows("table4")
+    final = _final_losses(plan, losses, "test")
+    cells = []
+    for name, arm in _arms(plan):
+        runs = plan.arm_runs[name]
+        row = theirs.get(arm.counterpart or "", {})
+        loss = final.loc[name]
+        cells.append(
+            (
+                Cell(arm_label(arm)),
+                Cell(str(arm.experts), "set", arm.experts),
+                number(arm.n_pert, "set", -1),
+                number(runs[0].updates, "measured", -1, loss.run),
+                number(float(runs[0].operations(runs[0].updates)), "measured", -1, loss.run),
+                _loss_cell(loss),
+                _seed_cell(loss),
+                *_paper_cells(row),
+            )
+        )
+    named = {arm.counterpart for _, arm in _arms(plan)}
+    for counterpart, row in theirs.items():
+        if counterpart not in named:
+            cells.append(
+                (
+                    Cell(method_label(counterpart)),
+                    Cell(str(row["n"])),
+                    number(row.get("n_pert"), "set", -1),
+                    *[NOT_RUN] * 4,
+                    *_paper_cells(row),
+                )
+            )
+    columns = (
+        "method", "N", "n_pert", "updates", "operations", "test loss", "over seeds",
+        "updates (paper)", "GPU-hours (paper)", "test loss (paper)",
+    )  # fmt: skip
+    notes = (
+        _LOSS_NOTE,
+        "`over seeds`: Student-t 95 % interval of the mean over seeds. Operations are of one run: both signs counted, "
+        "head updates, validation and the seed run excluded. Times stand in the table of costs; the paper's GPU-hours "
+        "are of an RTX 5090.",
+        *watermark_notes(plan),
+    )
+    return Table("table4", "Table 4. Test loss at equal budget and total size", columns, tuple(cells), notes)
+
+
+def table9(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
+    """The same frozen checkpoints on the external corpus."""
+    theirs = paper.rows("table9")
+    external = losses[losses["set"] == "external"]
+    splits = sorted(external["split"].unique())
+    cells = []
+    for name, arm in _arms(plan):
+        row = theirs.get(arm.counterpart or "", {})
+        measured_cells = [_loss_cell(_final_losses(plan, external, "external", split).loc[name]) for split in splits]
+        cells.append((Cell(arm_label(arm)), *measured_cells, *_paper_external(row)))
+    named = {arm.counterpart for _, arm in _arms(plan)}
+    for counterpart, row in theirs.items():
+        if counterpart not in named:
+            cells.append((Cell(method_label(counterpart)), *[NOT_RUN] * len(splits), *_paper_external(row)))
+    source = plan.config.data.external.source.source
+    columns = ("method", *(f"{source} {s}".strip() for s in splits), "WikiText-103 validation (paper)", "test (paper)")
+    notes = (_LOSS_NOTE, "Nothing was trained or chosen on this corpus.", *watermark_notes(plan))
+    return Table("table9", "Table 9. External corpus, frozen checkpoints", columns, tuple(cells), notes)
+
+
+def costs_table(plan: Plan, costs: pd.DataFrame) -> Table:
+    """The six cost quantities of every arm at the end of its budget, never merged."""
+    quantities = list(dict.fromkeys(costs["quantity"]))
+    cells = []
+    for name, arm in _arms(plan):
+        runs = plan.arm_runs[name]
+        values = [
+            number(_cost(costs, runs, q), "measured", -1 if "operations" in q else 1, " ".join(r.id for r in runs))
+            for q in quantities
+        ]
+        cells.append((Cell(arm_label(arm)), *values))
+    conventions = costs.drop_duplicates("quantity").set_index("quantity")
+    units = [f"{q} ({conventions.loc[q, 'unit']})" for q in quantities]
+    notes = [f"{q}: {conventions.loc[q, 'convention']}." for q in quantities]
+    hardware = sorted({f"{r.device}, {r.threads} thread(s) per job, engine `{r.engine}`" for r in costs.itertuples()})
+    notes += ["Mean over seeds. Device: " + "; ".join(hardware) + ".", *watermark_notes(plan)]
+    return Table("costs", "Costs, in their six quantities", ("method", *units), tuple(cells), tuple(notes))
+
+
+def _arms(plan: Plan) -> list[tuple[str, Arm]]:
+    return [(name, plan.config.arms[name]) for name in plan.config.products.fixed_size.arms]
+
+
+def _final_losses(plan: Plan, losses: pd.DataFrame, set_: str, split: str | None = None) -> pd.DataFrame:
+    """Mean over seeds at the end of the budget, last iterate, the arm's k; indexed by arm."""
+    rows = losses[(losses["set"] == set_) & losses["seed"].isna() & (losses["iterate"] == "last")]
+    if split is not None:
+        rows = rows[rows["split"] == split]
+    wanted = [
+        (rows["arm"] == name) & (rows["update"] == plan.arm_runs[name][0].updates) & (rows["k"] == arm.active)
+        for name, arm in _arms(plan)
+    ]
+    return pd.concat([rows[mask] for mask in wanted]).set_index("arm")
+
+
+def _loss_cell(row: Any) -> Cell:
+    return measured(row.loss, row.low, row.high, row.run)
+
+
+def _seed_cell(row: Any) -> Cell:
+    if pd.isna(row.seed_low):
+        return Cell("1 seed", "measured", 1, run=row.run)
+    half = (row.seed_high - row.seed_low) / 2
+    return Cell(f"± {half:.4f} ({row.seeds} seeds)", "measured", half, run=row.run)
+
+
+def _cost(costs: pd.DataFrame, runs: list[RunSpec], quantity: str) -> float | None:
+    rows = costs[(costs["quantity"] == quantity) & costs["run"].isin([r.id for r in runs])]
+    rows = rows[rows["update"] == runs[0].updates]
+    return float(rows["value"].mean()) if len(rows) else None
+
+
+def _paper_cells(row: Mapping[str, Any]) -> tuple[Cell, ...]:
+    return (
+        number(row.get("updates"), "paper", -1),
+        number(row.get("gpu_hours"), "paper", -1),
+        number(row.get("test"), "paper", 2),
+    )
+
+
+def _paper_external(row: Mapping[str, Any]) -> tuple[Cell, Cell]:
+    return number(row.get("validation"), "paper", 3), number(row.get("test"), "paper", 3)
+
+
+def _parameter_row(n: int, run: RunSpec | None, paper: Mapping[str, Any]) -> tuple[Cell, ...]:
+    if run is None:
+        ours = (NOT_RUN,) * 4
+    else:
+        head = Cell("local" if run.trains_head else "shared")
+        ours = (
+            head,
+            number(run.model.width, "set", -1),
+            number(run.model.size, "measured", -1, run.id),
+            number(run.parameters, "measured", -1, run.id),
+        )
+    return (
+        Cell(str(n), "set", n),
+        *ours,
+        number(paper.get("width"), "paper", -1),
+        number(paper.get("body"), "paper", -1),
+        number(paper.get("ensemble"), "paper", -1),
+    )
+
+
+def _setting(value: Any, status: Any) -> Cell:
+    if isinstance(value, (int, float)):
+        return Cell(f"{value:,}" if isinstance(value, int) else f"{value:g}", status, value)
+    return Cell(str(value), status, str(value))
+
+
+def _windows(entry: Mapping[str, Any]) -> str:
+    return f"{entry['windows']:,} windows of {entry['documents']:,} documents"

@@ -1,0 +1,179 @@
+"""Which experts a text goes to: the clusters nearest to its features.
+
+A window trains the expert of its nearest cluster (PAPER §2); a prediction averages the k experts nearest to the
+*prefix* of the text, so no scored byte can choose an expert.
+
+Shapes: N windows, K clusters, D dimensions, V words, S selected clusters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from soma.errors import SomaError
+from soma.manifest import atomic_directory, atomic_path
+from soma.rng import Stream
+from soma.routing.artefact import check, seal
+from soma.routing.features import Features, Texts, byte_strings, open_vectors
+from soma.routing.kmeans import balanced_kmeans, similarities
+from soma.settings.routing import Routing
+
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Router:
+    """Centroids with the features they live in."""
+
+    features: Features
+    centroids_KD: NDArray[np.float32]
+    """Unit rows."""
+    prices_K: NDArray[np.float32]
+    """Of the balanced fit."""
+    sizes_K: NDArray[np.int64]
+    """Of the balanced fit, in sampled windows."""
+    assignment: Literal["nearest", "priced"]
+
+    @classmethod
+    def load(cls, directory: Path, features: Features) -> Router:
+        """Read what `fit_router` wrote.
+
+        Raises:
+            SomaError: a file is missing or damaged, or the router was fitted on other features.
+        """
+        manifest = check(directory, "router")
+        if manifest["features"] != features.id:
+            raise SomaError(
+                f"{directory} was fitted on other features than those given; fit the router again on these."
+            )
+        with np.load(directory / "router.npz", allow_pickle=False) as arrays:
+            return cls(
+                features, arrays["centroids"], arrays["prices"], arrays["sizes"], manifest["settings"]["assignment"]
+            )
+
+    @property
+    def n(self) -> int:
+        """Number of clusters."""
+        return len(self.centroids_KD)
+
+    def scores(self, vectors_ND: NDArray[np.float32]) -> NDArray[np.float32]:
+        """x·c (`nearest`) or x·c − p (`priced`), float32 (N, K)."""
+        scores_NK = similarities(vectors_ND, self.centroids_KD)
+        return scores_NK - self.prices_K if self.assignment == "priced" else scores_NK
+
+    def assign(self, vectors_ND: NDArray[np.float32]) -> NDArray[np.uint16]:
+        """The cluster of each row, uint16 (N,): highest score, the lower index on a tie; any N in constant memory."""
+        labels_N = np.empty(len(vectors_ND), np.uint16)
+        for start in range(0, len(vectors_ND), _CHUNK):
+            labels_N[start : start + _CHUNK] = self.scores(vectors_ND[start : start + _CHUNK]).argmax(axis=1)
+        return labels_N
+
+    def route(self, windows: Texts, prefix: int, k: int) -> NDArray[np.int64]:
+        """The k clusters of highest score, best first (the lower index on a tie), int64 (N, S).
+
+        Only the first `prefix` bytes of each window are looked at.
+
+        Raises:
+            SomaError: k is larger than the number of clusters.
+        """
+        if not 1 <= k <= self.n:
+            raise SomaError(f"k = {k} experts cannot be chosen from {self.n}; choose k between 1 and {self.n}.")
+        prefixes = [window[:prefix] for window in byte_strings(windows)]
+        scores_NK = self.scores(self.features.transform(prefixes))
+        return np.argsort(-scores_NK, axis=1, kind="stable")[:, :k]
+
+
+def fit_router(
+    vectors: Path, ids: NDArray[np.int64], features: Features, n: int, settings: Routing, seed: int, output: Path
+) -> Router:
+    """Fit N centroids and write the folder `output`: `router.npz` (centroids, prices, sizes) and `router.json`.
+
+    Args:
+        vectors: features of all windows, from `transform_all`.
+        ids: windows to fit on (`sample_ids`).
+        features: what made `vectors`.
+        n: number of clusters.
+
+    Raises:
+        SomaError: fewer sampled windows than clusters; `vectors` damaged or of other features.
+    """
+    all_ND = open_vectors(vectors)
+    if all_ND.shape[1] != features.dims or (len(ids) and ids[-1] >= len(all_ND)):
+        raise SomaError(f"{vectors} has shape {all_ND.shape}, which does not fit the features and the sample.")
+    x_ND = np.ascontiguousarray(all_ND[ids])
+    fit = balanced_kmeans(x_ND, n, Stream.named(seed, "router", "centroids"), settings.iterations)
+    s_ND = similarities(x_ND, fit.centroids_KD)
+    record = {
+        "n": n,
+        "seed": seed,
+        "settings": settings.model_dump(include={"sample", "iterations", "assignment"}),
+        "features": features.id,
+        "sample": len(ids),
+        "blank_in_sample": features.count_blank(x_ND),
+        "objective": list(fit.objective),
+        "sizes": {
+            "balanced": fit.sizes_K.tolist(),
+            "nearest": np.bincount(s_ND.argmax(axis=1), minlength=n).tolist(),
+            "priced": np.bincount((s_ND - fit.prices_K).argmax(axis=1), minlength=n).tolist(),
+        },
+    }
+    with atomic_directory(output) as directory:
+        np.savez(directory / "router.npz", centroids=fit.centroids_KD, prices=fit.prices_K, sizes=fit.sizes_K)
+        seal(directory, "router", record, ["router.npz"])
+    return Router.load(output, features)
+
+
+def assign_all(vectors: Path, router: Router, output: Path) -> NDArray[np.int64]:
+    """Labels of all windows, uint16 (N,), to `output` (.npy), in one pass over `vectors`.
+
+    Returns:
+        The size of every cluster, (K,).
+    """
+    vectors_ND = open_vectors(vectors)
+    if vectors_ND.shape[1] != router.features.dims:
+        raise SomaError(f"{vectors} has {vectors_ND.shape[1]} dimensions where the router has {router.features.dims}.")
+    labels_N = np.empty(len(vectors_ND), np.uint16)
+    for start in tqdm(range(0, len(labels_N), _CHUNK), "labels", disable=None):
+        labels_N[start : start + _CHUNK] = router.assign(vectors_ND[start : start + _CHUNK])
+    with atomic_path(output) as path, path.open("wb") as file:
+        np.save(file, labels_N)
+    return np.bincount(labels_N, minlength=router.n)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """One line of the report on clusters."""
+
+    cluster: int
+    terms: tuple[str, ...]
+    """Most distinctive words, best first."""
+    balanced: int
+    """Sampled windows in the balanced fit."""
+    assigned: int
+    """Windows of the corpus that go to it."""
+
+
+def describe(router: Router, assigned_K: NDArray[np.int64], terms: int = 10) -> list[Cluster]:
+    """Size and most distinctive words of each cluster.
+
+    Features are centred, so a centroid projected back through the SVD says how much more of each word than the
+    average window the cluster has.
+    """
+    weight_KV = router.centroids_KD @ router.features.components_DV
+    top_KT = np.argsort(-weight_KV, axis=1, kind="stable")[:, :terms]
+    return [
+        Cluster(e, tuple(router.features.words[v] for v in top), int(balanced), int(assigned))
+        for e, (top, balanced, assigned) in enumerate(zip(top_KT, router.sizes_K, assigned_K, strict=True))
+    ]
+
+
+def agreement(router: Router, windows: Texts, prefix: int) -> float:
+    """Share of windows whose prefix goes to the same cluster as the whole window (PAPER §8)."""
+    whole_N = router.assign(router.features.transform(windows))
+    return float((router.route(windows, prefix, 1)[:, 0] == whole_N).mean())

@@ -1,0 +1,80 @@
+"""A run: one trained thing, described by data alone."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from soma.models.count import ensemble_parameters, training_operations
+from soma.models.spec import LSTMSpec
+from soma.settings.base import Model
+from soma.settings.training import Training
+
+
+class RunSpec(Model):
+    """One trained thing, described by data alone; this is what a training job reads, and all that it reads."""
+
+    id: str
+    kind: Literal["seed", "arm"]
+    """A seed run starts others; an arm's run stands in tables."""
+    seed: int
+    """Root of the run's random streams. Runs of one kind and seed draw the same batches and probes."""
+    start: str | None
+    """Run whose final weights every expert copies; null: random initialisation."""
+    shards: str
+    """Folder of the training window ids, under shards/."""
+    subset: float = 1.0
+    """Share of a shard's training windows that is used."""
+    window: int
+    """Bytes of a window (W)."""
+    settings: Training
+    """Everything else, with the budget resolved to updates."""
+    milestones: tuple[int, ...]
+    """Updates after which a checkpoint is kept; the last is the budget."""
+
+    @property
+    def experts(self) -> int:
+        return self.settings.experts
+
+    @property
+    def updates(self) -> int:
+        return self.milestones[-1]
+
+    @property
+    def model(self) -> LSTMSpec:
+        return model_spec(self.settings)
+
+    @property
+    def trains_head(self) -> bool:
+        return self.settings.head == "local"
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the whole ensemble."""
+        return ensemble_parameters(self.model, self.experts, shared_head=not self.trains_head)
+
+    def operations(self, updates: int) -> int:
+        """Arithmetic operations of the whole run after that many updates of every expert."""
+        return operations_of(self.settings, updates)
+
+
+def part_experts(part: str) -> range:
+    """The experts of a part name."""
+    first, last = part.split("-")
+    return range(int(first), int(last) + 1)
+
+
+def model_spec(settings: Training) -> LSTMSpec:
+    return LSTMSpec(settings.width, settings.depth, settings.embedding)
+
+
+def operations_of(settings: Training, updates: int) -> int:
+    """Arithmetic operations of all experts for that many updates of each."""
+    return training_operations(
+        model_spec(settings),
+        n_pert=settings.n_pert,
+        batch=settings.batch,
+        accumulation=settings.accumulation,
+        crop=settings.crop,
+        experts=settings.experts,
+        updates=updates,
+    )

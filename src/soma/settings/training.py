@@ -1,0 +1,102 @@
+"""How a run trains, and where."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from soma.settings.base import Fraction, Model, Positive
+
+
+class Plateau(Model):
+    patience: Positive = 1000
+    """Updates without an improvement after which lr and eps are multiplied by `factor` together."""
+    min_improvement: Annotated[float, Field(ge=0)] = 1e-8
+    """Smallest decrease of the best expert-validation loss that counts, nats per byte."""
+    factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Multiplies lr and eps."""
+    floor: Annotated[float, Field(gt=0)] = 1e-5
+    """Smallest lr and eps."""
+    every: Positive = 100
+    """Updates between two measurements of the expert-validation loss."""
+    windows: Positive = 64
+    """Expert-validation windows measured (the first ones of the shard, always the same)."""
+
+
+class Training(Model):
+    """Settings of a run; a recipe or an arm states only what it changes."""
+
+    method: Literal["spsa"] = "spsa"
+    """How the body learns."""
+    experts: Positive = 1
+    """Number of experts (N)."""
+    width: Positive = 32
+    """Width of a body (d)."""
+    depth: Positive = 2
+    """Residual blocks (D)."""
+    embedding: Positive = 32
+    """Width of the byte embedding, which is also the decoder (d_E)."""
+    head: Literal["shared-frozen", "local"] = "local"
+    """`local`: every expert trains a tied head of its own; `shared-frozen`: all use the seed run's head as it is."""
+    partition: Literal["clusters", "random", "iid"] = "clusters"
+    """What an expert trains on: its cluster, a random disjoint shard, or all windows."""
+    start: Literal["seed", "random"] = "seed"
+    """Copy the seed run's weights, or initialise at random."""
+    n_pert: Positive = 64
+    """Directions per batch, each used with both signs."""
+    batch: Positive = 64
+    """Sequences per batch (B)."""
+    accumulation: Positive = 1
+    """Independent batches per update (A), each with n_pert directions of its own."""
+    crop: Annotated[int, Field(ge=1)] = 128
+    """Bytes predicted per training sequence (T), at a random place of a window."""
+    probe: Literal["sparse", "dense"] = "sparse"
+    """Rademacher probes: `sparse` zeroes half of the weights (never a gain), `dense` none."""
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    """Initial learning rate of the body."""
+    eps: Annotated[float, Field(gt=0)] = 1e-3
+    """Initial perturbation size."""
+    head_lr: Annotated[float, Field(gt=0)] = 1e-2
+    """Initial learning rate of a local head."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Adam."""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    """Adam."""
+    delta: Annotated[float, Field(gt=0)] = 1e-8
+    """Adam's denominator offset."""
+    weight_decay: Annotated[float, Field(ge=0)] = 1e-4
+    """Coupled weight decay of the body."""
+    average: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    """Decay of the exponential average of the iterates."""
+    plateau: Plateau = Plateau()
+    """Schedule of lr and eps."""
+    updates: Positive | None = None
+    """Budget in updates per expert ..."""
+    operations: Annotated[float, Field(gt=0)] | None = None
+    """... or in arithmetic operations of the whole run (all experts); exactly one of the two."""
+    milestones: tuple[Fraction, ...] = (0.1, 0.25, 0.5, 0.75, 1.0)
+    """Shares of the budget at which a checkpoint is kept; the last is 1."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Training:
+        if list(self.milestones) != sorted(set(self.milestones)) or self.milestones[-1] != 1:
+            raise ValueError("milestones must increase and end with 1")
+        if self.updates is not None and self.operations is not None:
+            raise ValueError("give the budget as `updates` or as `operations`, not both")
+        return self
+
+
+class Compute(Model):
+    engine: Literal["auto", "cpu", "torch", "reference"] = "auto"
+    """Engine of the perturbed losses; they differ in speed and rounding, and `auto` takes the best one present."""
+    device: str = "cpu"
+    """torch device of training and evaluation."""
+    threads: Positive = 1
+    """Threads of one training process."""
+    workers: Positive = 1
+    """Processes that compute the features of the training windows; starting one takes seconds."""
+    experts_per_job: Positive = 1
+    """Experts that one process trains in lockstep."""
+    save_every: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds between two saves of the resume state."""

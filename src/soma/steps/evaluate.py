@@ -1,0 +1,68 @@
+"""The evaluation step: one run on one evaluation set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from soma.data.sets import EvaluationSet
+from soma.evaluate import evaluate, open_set
+from soma.forward.engine import create
+from soma.manifest import atomic_path, read_json
+from soma.routing.features import Features
+from soma.routing.router import Router
+from soma.runs import RunSpec
+from soma.settings.training import Compute
+from soma.training.checkpoint import Checkpoints
+
+
+def evaluate_run(
+    settings: Path,
+    role: Literal["validation", "test", "external"],
+    windows: Path,
+    parts: Sequence[Path],
+    start: Path | None,
+    router: Path | None,
+    features: Path | None,
+    active: Sequence[int],
+    output: Path,
+    compute: Path,
+    threads: int,
+) -> None:
+    """Per-document losses of a run, as Parquet.
+
+    Args:
+        parts: folders of the run's parts.
+        start: folder of the start run's part, whose frozen head the run shares.
+        router, features: of a run with clusters.
+        active: numbers of experts to average.
+    """
+    how = Compute.model_validate(read_json(compute))
+    torch.set_num_threads(threads)
+    run = RunSpec.model_validate(read_json(settings))
+    checkpoints = Checkpoints.open(run, {p.name: p / "checkpoints.safetensors" for p in parts})
+    head = None
+    if not run.trains_head:
+        assert start is not None
+        source = RunSpec.model_validate(read_json(start / "run.json")["run"])
+        head = Checkpoints.open(source, {start.name: start / "checkpoints.safetensors"}).heads(source.updates, "last")[
+            0
+        ]
+    data = open_set(role, windows)
+    loaded = None if router is None or features is None else Router.load(router, Features.load(features))
+    selected = select(loaded, data, max(active))
+    rows = evaluate(run, checkpoints, head, selected, data, create(how.engine, how.device), active)
+    with atomic_path(output) as path:
+        rows.to_parquet(path, index=False)
+
+
+def select(router: Router | None, data: EvaluationSet, k: int) -> NDArray[np.int64]:
+    """Experts of every window [n, k]: the router's nearest, or the first k where shards mean nothing."""
+    if router is None:
+        return np.broadcast_to(np.arange(k), (len(data), k))
+    return router.route(data.windows, data.prefix, k)

@@ -1,0 +1,162 @@
+"""The training step: one group of experts of one run, from wherever it stopped to its published checkpoints."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import shutil
+import signal
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from soma.data.windows import TrainWindows
+from soma.errors import SomaError
+from soma.forward.engine import create
+from soma.manifest import atomic_path, read_json, sha256_file, sha256_json, write_json
+from soma.routing.shards import Shards
+from soma.runs import RunSpec, part_experts
+from soma.settings.training import Compute
+from soma.training.checkpoint import Checkpoints, save_tensors
+from soma.training.loop import HISTORY_COLUMNS, Interrupted, Shard, State, Trainer, restore_state, save_state
+
+log = logging.getLogger("soma.train")
+
+
+def train_part(
+    settings: Path,
+    part: str,
+    train: Path,
+    shards: Path,
+    start: Path | None,
+    resume: Path,
+    output: Path,
+    compute: Path,
+    threads: int,
+) -> None:
+    """Train the experts of a part and publish `checkpoints.safetensors`, `history.parquet`, `cost.json` and `run.json`.
+
+    Args:
+        settings: the run's description (plan.RunSpec as JSON).
+        start: checkpoints of the run that the experts copy, if there is one.
+        resume: folder of the resume state; it is no declared output, so a failed job keeps it, and it goes at the end.
+    """
+    run = RunSpec.model_validate(read_json(settings))
+    how = Compute.model_validate(read_json(compute) | {"threads": threads})
+    torch.set_num_threads(threads)
+    device = torch.device(how.device)
+    engine = create(how.engine, how.device)
+    experts = part_experts(part)
+    windows, opened = TrainWindows(train, run.window), Shards.open(shards)
+    step = round(1 / run.subset)
+    own = [Shard(opened.train(e)[::step], opened.validation(e)) for e in experts]
+    start_facts, weights = ({}, None) if start is None else _start_weights(run, start)
+    facts = {
+        "run": run.model_dump(mode="json"),
+        "part": part,
+        "corpus_sha256": windows.sha256,
+        "shards_sha256": sha256_file(shards / "shards.json"),
+        "engine": engine.name,
+        **start_facts,
+    }
+    trainer = Trainer(run, experts, windows, own, engine, device=device, start=weights)
+    identity = sha256_json(facts)
+    state_file = resume / "state.safetensors"
+    log.info(f"{run.id} {part}: engine {engine.name} on {_device_name(device)}, {threads} thread(s)")
+    restore_state(state_file, trainer.state, identity)
+    trainer.state.ledger.begin()
+    stop = _StopRequest()
+    try:
+        trainer.train(
+            lambda state: save_state(state_file, state, identity), save_every=how.save_every, should_stop=stop.asked
+        )
+    except SomaError as error:
+        kept = f"the last good state is {state_file}" if state_file.exists() else "no state was saved before"
+        raise SomaError(f"{error} ({kept})") from None
+    except Interrupted as note:
+        raise SomaError(f"{note}; start it again to continue.") from None
+    _publish(trainer.state, run, part, facts, output, how, device)
+    shutil.rmtree(resume, ignore_errors=True)
+
+
+def _publish(
+    state: State, run: RunSpec, part: str, facts: dict[str, Any], output: Path, compute: Compute, device: torch.device
+) -> None:
+    checkpoints = output / "checkpoints.safetensors"
+    save_tensors(checkpoints, state.kept, {"run": run.id, "part": part, "identity": sha256_json(facts)})
+    with atomic_path(output / "history.parquet") as path:
+        pd.DataFrame(state.history, columns=list(HISTORY_COLUMNS)).astype({"update": int, "expert": int}).to_parquet(
+            path
+        )
+    name = _device_name(device)
+    cost = {
+        "ledger": state.ledger.to_json(),
+        "device": name,
+        "threads": compute.threads,
+        "engine": facts["engine"],
+        "experts": len(part_experts(part)),
+    }
+    write_json(output / "cost.json", cost)
+    record = facts | {
+        "checkpoints_sha256": sha256_file(checkpoints),
+        "device": name,
+        "threads": compute.threads,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "soma": version("soma-repro"),
+        "commit": _commit(),
+    }
+    write_json(output / "run.json", record)
+
+
+def _start_weights(run: RunSpec, start: Path) -> tuple[dict[str, str], tuple[torch.Tensor, torch.Tensor]]:
+    """Body and head of the last iterate of the start run, and its identity."""
+    source = RunSpec.model_validate(read_json(start / "run.json")["run"])
+    if source.id != run.start or source.model != run.model:
+        raise SomaError(f"{start} holds {source.id}, but {run.id} starts from {run.start}; run that rule again.")
+    path = start / "checkpoints.safetensors"
+    checkpoints = Checkpoints.open(source, {start.name: path})
+    body, head = (f(source.updates, "last")[0] for f in (checkpoints.bodies, checkpoints.heads))
+    return {"start_sha256": sha256_file(path)}, (body, head)
+
+
+class _StopRequest:
+    """SIGTERM or SIGINT asks the loop to save and stop after the current update."""
+
+    def __init__(self) -> None:
+        self._asked = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._handle)
+
+    def _handle(self, *_: object) -> None:
+        self._asked = True
+
+    def asked(self) -> bool:
+        return self._asked
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str:
+    """The commit that the code was at, with `+` if the tree differed; empty outside a repository."""
+    import subprocess
+
+    def git(*words: str) -> str:
+        run = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+        return run.stdout.strip()
+
+    commit = git("rev-parse", "HEAD")
+    return commit + ("+" if commit and git("status", "--porcelain", "--untracked-files=no") else "")

@@ -1,0 +1,121 @@
+"""Weights on disk: safetensors files that carry the hash of their own content. No pickle is ever read.
+
+A run's part publishes one file with every milestone of every expert of the part; tensor names are
+`expert.update.iterate.tensor`, for example `003.00000400.average.body`. `last` is the iterate itself, `average` the
+exponential average of the iterates. A run with a shared frozen head stores no head; it uses the one of its start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from soma.errors import SomaError
+from soma.manifest import atomic_path
+from soma.runs import RunSpec, part_experts
+
+Iterate = Literal["last", "average"]
+ITERATES: tuple[Iterate, ...] = ("last", "average")
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """Write tensors and JSON facts atomically, with a SHA-256 over both. The same content gives the same bytes."""
+    plain = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
+    text = json.dumps(facts, sort_keys=True)
+    # One metadata key only: safetensors writes several in no fixed order.
+    record = json.dumps({"facts": text, "sha256": _content_hash(plain, text)}, sort_keys=True)
+    with atomic_path(path) as temporary:
+        save_file(plain, temporary, metadata={"soma": record})
+
+
+def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `save_tensors` wrote.
+
+    Raises:
+        SomaError: if the file is missing, truncated, altered or not ours.
+    """
+    advice = "delete it and run the rule that makes it again"
+    try:
+        with safe_open(path, framework="pt") as f:
+            metadata = f.metadata() or {}
+            tensors = {name: f.get_tensor(name) for name in f.keys()}  # noqa: SIM118 (not a mapping)
+    except FileNotFoundError:
+        raise SomaError(f"{path} is missing; run the rule that makes it.") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise SomaError(f"{path} is not a whole safetensors file ({error}); {advice}.") from None
+    if "soma" not in metadata:
+        raise SomaError(f"{path} was not written by soma (its metadata lacks a content hash); {advice}.")
+    record = json.loads(metadata["soma"])
+    if _content_hash(tensors, record["facts"]) != record["sha256"]:
+        raise SomaError(f"{path} does not have the content hash that it records; {advice}.")
+    return tensors, json.loads(record["facts"])
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """Published weights of a run: every part, checked against the run that they claim to be of."""
+
+    run: RunSpec
+    tensors: dict[str, Tensor]
+
+    @classmethod
+    def open(cls, run: RunSpec, parts: Mapping[str, Path]) -> Checkpoints:
+        """Load the parts (name to file).
+
+        Raises:
+            SomaError: on a damaged file, another run's file, or a missing or misshapen tensor.
+        """
+        tensors: dict[str, Tensor] = {}
+        for part, path in parts.items():
+            loaded, facts = load_tensors(path)
+            found = f"{facts.get('run')}/{facts.get('part')}"
+            if found != f"{run.id}/{part}":
+                raise SomaError(f"{path} holds {found}, not {run.id}/{part}; delete it and run its rule again.")
+            shapes = {"body": (run.model.size,), "head": (256, run.model.embedding)}
+            for expert in part_experts(part):
+                for update in run.milestones:
+                    for iterate in ITERATES:
+                        for tensor in ("body", "head")[: 1 + run.trains_head]:
+                            name = tensor_name(expert, update, iterate, tensor)
+                            if name not in loaded:
+                                raise SomaError(f"{path} lacks the tensor {name}; delete it and run its rule again.")
+                            if tuple(loaded[name].shape) != shapes[tensor]:
+                                raise SomaError(
+                                    f"{path}: {name} has shape {tuple(loaded[name].shape)} where the run's settings "
+                                    f"give {shapes[tensor]}; delete it and run its rule again."
+                                )
+            tensors |= loaded
+        return cls(run, tensors)
+
+    def bodies(self, update: int, iterate: Iterate) -> Tensor:
+        """[N, M]"""
+        return torch.stack([self._get(e, update, iterate, "body") for e in range(self.run.experts)])
+
+    def heads(self, update: int, iterate: Iterate) -> Tensor:
+        """Local heads [N, V, H]; a run with a shared frozen head has none."""
+        return torch.stack([self._get(e, update, iterate, "head") for e in range(self.run.experts)])
+
+    def _get(self, expert: int, update: int, iterate: Iterate, tensor: str) -> Tensor:
+        return self.tensors[tensor_name(expert, update, iterate, tensor)]
+
+
+def tensor_name(expert: int, update: int, iterate: str, tensor: str) -> str:
+    return f"{expert:03d}.{update:08d}.{iterate}.{tensor}"
+
+
+def _content_hash(tensors: Mapping[str, Tensor], facts: str) -> str:
+    digest = hashlib.sha256(facts.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

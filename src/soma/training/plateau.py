@@ -1,0 +1,33 @@
+"""The schedule of lr and eps: halved together when the expert-validation loss stops improving (PAPER.md section 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from soma.settings.training import Plateau
+
+
+@dataclass(frozen=True)
+class PlateauState:
+    """Schedule of one expert. What is compared: the loss of the last iterate with the best one so far."""
+
+    scale: float = 1.0
+    """Product of all reductions."""
+    best: float = float("inf")
+    """Lowest expert-validation loss seen, nats per byte."""
+    since: int = 0
+    """Update of the last improvement or reduction."""
+
+
+def observe(rule: Plateau, state: PlateauState, update: int, loss: float) -> PlateauState:
+    """The state after a measurement of the expert-validation loss."""
+    if loss <= state.best - rule.min_improvement:
+        return PlateauState(state.scale, loss, update)
+    if update - state.since >= rule.patience:
+        return PlateauState(state.scale * rule.factor, state.best, update)
+    return state
+
+
+def scheduled(rule: Plateau, state: PlateauState, initial: float) -> float:
+    """lr or eps now: the initial value times the reductions, not below the floor (nor above the initial value)."""
+    return min(initial, max(initial * state.scale, rule.floor))

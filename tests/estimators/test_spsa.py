@@ -1,0 +1,159 @@
+"""SPSA on objectives with known gradients: exactness, mean, and the variance formulas of PAPER.md section 6."""
+
+import numpy as np
+import pytest
+import torch
+
+from soma.estimators import spsa
+from soma.forward.engine import Engine
+from soma.models.spec import LSTMSpec
+from soma.probes import Probes
+from soma.rng import Stream
+
+SPEC = LSTMSpec(8, 1, 8)
+M = SPEC.size
+
+
+class Objective(Engine):
+    """An engine whose loss is any function of (theta [M], sequence number) in float64, averaged over the batch."""
+
+    name = "objective"
+
+    def __init__(self, loss):
+        self.loss = loss
+
+    def losses(self, spec, theta, head, tokens, probes, eps):
+        z = probes.signs().astype(np.float64)
+        out = np.empty((*z.shape[:2], 2))
+        for e, j in np.ndindex(*z.shape[:2]):
+            for s, step in enumerate((eps[e], -eps[e])):
+                out[e, j, s] = self.loss(theta[e].double().numpy() + step * z[e, j], tokens[e, :, 0])
+        return out
+
+    def token_losses(self, *_):
+        raise NotImplementedError
+
+    def hidden(self, *_):
+        raise NotImplementedError
+
+
+def estimate(loss, *, n_pert=4, update=0, kind="dense", eps=1e-2, batch=1, accumulation=1, theta=None, sign=1):
+    """One estimate; the 'bytes' of a batch are its sequences' numbers."""
+    theta = torch.zeros(1, M) if theta is None else theta
+    batches = [
+        (Stream.named(1, "batch").words(batch, update=update, direction=a) % 251).astype(np.uint8).reshape(1, batch, 1)
+        for a in range(accumulation)
+    ]
+    streams = [
+        Probes(SPEC, Stream.named(0, "probe"), kind, update, (0,), range(a * n_pert, (a + 1) * n_pert))
+        for a in range(accumulation)
+    ]
+    return spsa.estimate(Objective(loss), SPEC, theta, torch.zeros(1, 256, 8), batches, streams, [sign * eps])
+
+
+G = np.random.default_rng(5).normal(size=M)
+
+
+def linear(theta, _):
+    return theta @ G
+
+
+@pytest.mark.parametrize("eps", [1.0, 1e-2])
+def test_exact_along_a_direction_for_quadratics(eps):
+    curvature = np.random.default_rng(1).normal(size=M)
+    theta = torch.from_numpy(np.random.default_rng(2).normal(size=(1, M)))
+
+    def quadratic(x, _):
+        return 0.5 * (curvature * x) @ x + G @ x
+
+    z = Probes(SPEC, Stream.named(0, "probe"), "dense", 0, (0,), range(1)).signs()[0, 0].astype(np.float64)
+    slope = (curvature * theta[0].numpy() + G) @ z
+    out = estimate(quadratic, n_pert=1, eps=eps, theta=theta).gradient[0]
+    assert np.allclose(out, slope * z, rtol=1e-9, atol=1e-9)
+
+
+def test_error_on_cubics_falls_with_the_square_of_eps():
+    def cubic(x, _):
+        return (x**3).sum() + G @ x
+
+    exact = estimate(linear, n_pert=2).gradient
+    error = [np.abs(estimate(cubic, n_pert=2, eps=e).gradient - exact).max() for e in (0.2, 0.1)]
+    assert error[0] / error[1] == pytest.approx(4, rel=1e-6)
+
+
+def test_parameters_stay_and_a_flipped_sign_changes_nothing():
+    theta = torch.full((1, M), 0.25)
+    before = theta.clone()
+    a = estimate(linear, theta=theta, kind="sparse").gradient
+    assert torch.equal(theta, before)
+    assert np.array_equal(a, estimate(linear, theta=theta, kind="sparse", sign=-1).gradient)
+
+
+def relative_errors(draws=400, reference=G, **options):
+    """|g_hat - reference|^2 / |G|^2 of independent estimates of a linear objective."""
+    errors = [((estimate(linear, update=u, **options).gradient[0] - reference) ** 2).sum() for u in range(draws)]
+    return np.array(errors) / (G @ G)
+
+
+def assert_mean(values, expected, what):
+    error = values.std(ddof=1) / len(values) ** 0.5
+    assert abs(values.mean() - expected) < 4 * error, (
+        f"{what}: {values.mean():.3f} against {expected:.3f} ± {error:.3f}"
+    )
+    assert error < 0.05 * expected, "too few draws to tell"
+
+
+@pytest.mark.parametrize("n_pert", [1, 4, 16])
+def test_dense_variance(n_pert):
+    assert_mean(relative_errors(2000 // n_pert, n_pert=n_pert), (M - 1) / n_pert, "(d - 1) / n_pert")
+
+
+def activity():
+    return np.where(SPEC.gains, 1.0, 0.5)
+
+
+def test_sparse_mean_variance_and_total_error():
+    q, n_pert = activity(), 4
+    s = q.sum()
+    centred = (q * (1 + s - 2 * q) * G**2).sum() / (n_pert * (G @ G))
+    bias = ((1 - q) ** 2 * G**2).sum() / (G @ G)
+    options = {"kind": "sparse", "n_pert": n_pert}
+    assert_mean(relative_errors(reference=q * G, **options), centred, "centred variance")
+    assert_mean(relative_errors(**options), centred + bias, "total error")
+    mean = np.mean([estimate(linear, update=u, **options).gradient[0] for u in range(400)], axis=0)
+    z_score = (mean - q * G) / np.sqrt(q * (1 + s - 2 * q) * G**2 / (n_pert * 400) + q * (G @ (q * G)) / (n_pert * 400))
+    assert (z_score**2).mean() < 1.3
+
+
+NOISE = np.random.default_rng(9).normal(size=(251, M)) * 0.3
+NOISE -= NOISE.mean(axis=0)
+NU = (NOISE**2).sum(axis=1).mean() / (G @ G)
+
+
+def noisy(theta, sequences):
+    return theta @ (G + NOISE[sequences].mean(axis=0))
+
+
+def noisy_errors(draws=500, **options):
+    errors = [((estimate(noisy, update=u, **options).gradient[0] - G) ** 2).sum() for u in range(draws)]
+    return np.array(errors) / (G @ G)
+
+
+@pytest.mark.parametrize(("n", "b"), [(2, 8), (8, 2)])
+def test_variance_with_a_batch_shared_by_all_directions(n, b):
+    a = M - 1
+    assert_mean(noisy_errors(n_pert=n, batch=b), a / n + NU / b + a * NU / (n * b), "shared batch")
+
+
+def test_variance_of_accumulated_batches():
+    a, n, b, accumulated = M - 1, 4, 2, 3
+    expected = (a / n + NU / b + a * NU / (n * b)) / accumulated
+    assert_mean(noisy_errors(n_pert=n, batch=b, accumulation=accumulated), expected, "accumulation")
+
+
+def test_accumulated_batches_draw_their_own_directions():
+    one = Probes(SPEC, Stream.named(0, "probe"), "dense", 0, (0,), range(4)).signs()
+    two = Probes(SPEC, Stream.named(0, "probe"), "dense", 0, (0,), range(4, 8)).signs()
+    z = np.concatenate([one, two], axis=1)[0].astype(np.float64)
+    expected = (z @ G) @ z / 8
+    assert np.allclose(estimate(linear, n_pert=4, accumulation=2).gradient[0], expected, rtol=1e-9, atol=1e-9)

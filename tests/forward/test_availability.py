@@ -1,0 +1,97 @@
+"""What happens with wrong arguments, without a compiler and without the wanted instructions."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from cases import KERNELS, make_case
+
+from soma.errors import SomaError
+from soma.forward import cpu
+from soma.forward.engine import create
+
+
+@pytest.mark.skipif(not KERNELS, reason="the CPU engine is not built")
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"theta": lambda c: c.theta.double()}, "theta must be float32"),
+            ({"theta": lambda c: c.theta[:, :-1]}, "theta must be"),
+            ({"theta": lambda c: c.theta.T.contiguous().T}, "theta of each expert must be contiguous"),
+            ({"head": lambda c: c.head[:1]}, "head must be"),
+            ({"head": lambda c: c.head.transpose(1, 2).contiguous().transpose(1, 2)}, "head of each expert"),
+            ({"tokens": lambda c: c.tokens.astype(np.int64)}, "contiguous uint8"),
+            ({"tokens": lambda c: c.tokens[:, :, ::2]}, "contiguous uint8"),
+            ({"tokens": lambda c: c.tokens[:, :, :1].copy()}, "nothing to predict"),
+            ({"eps": lambda c: [1e-3]}, "1 values of eps"),
+            ({"probes": lambda c: replace(c.probes, experts=(1,))}, "probes for 1"),
+            ({"probes": lambda c: make_case(8).probes}, "probes are for"),
+        ],
+    )
+    def test_are_checked_before_the_kernel_sees_them(self, change, message):
+        case = make_case(16)
+        with pytest.raises(ValueError, match=message):
+            replace(case, **{name: value(case) for name, value in change.items()}).losses(cpu.CpuEngine())
+
+    def test_unknown_instruction_set(self, monkeypatch):
+        monkeypatch.setenv("SOMA_CPU_ISA", "sse9")
+        with pytest.raises(SomaError, match="avx512, avx2, plain"):
+            cpu.CpuEngine()
+
+    def test_auto_takes_the_kernel(self):
+        assert create("auto").name == "cpu"
+
+
+def test_auto_takes_torch_without_the_kernel(monkeypatch, caplog):
+    monkeypatch.setattr(cpu, "library", lambda isa: None)
+    with caplog.at_level(logging.INFO, logger="soma"):
+        assert create("auto").name == "torch"
+    assert len(caplog.records) == 1
+    with pytest.raises(SomaError, match="compiler"):
+        create("cpu")
+
+
+def test_build_without_a_compiler_succeeds_and_says_so(root, tmp_path):
+    """The step of `pip install` that compiles, with a compiler that does not exist."""
+    environment = os.environ | {"CC": "no-such-compiler", "CXX": "no-such-compiler"}
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", tmp_path / "lib", "--build-temp", tmp_path]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True)
+    lines = [line for line in done.stdout.splitlines() if "CPU engine" in line]
+    assert len(lines) == 1
+    assert "torch" in lines[0]
+    assert not list(tmp_path.rglob("*.so"))
+
+
+def test_shared_library_of_other_sources_is_refused(monkeypatch):
+    class Library:
+        def __getattr__(self, name):
+            return lambda *_: 1
+
+        soma_supported = staticmethod(lambda: 1)
+        soma_problem_bytes = staticmethod(lambda: 8)
+
+    if not KERNELS:
+        pytest.skip("the CPU engine is not built")
+    monkeypatch.setattr(cpu.ctypes, "CDLL", lambda path: Library())
+    cpu.library.cache_clear()
+    try:
+        with pytest.raises(SomaError, match="reinstall"):
+            cpu.library(KERNELS[0].removeprefix("cpu-"))
+    finally:
+        cpu.library.cache_clear()
+
+
+def test_threads_follow_torch():
+    if not KERNELS:
+        pytest.skip("the CPU engine is not built")
+    torch.set_num_threads(3)
+    case = make_case(8)
+    assert cpu._model(case.spec, case.theta, case.head, case.tokens)[0].threads == 3

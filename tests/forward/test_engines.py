@@ -1,0 +1,151 @@
+"""Every engine against the float64 reference, and what no engine's result may depend on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from cases import KERNELS, difference_error, make_case, trained
+
+WIDTHS = [8, 16, 32, 33, 64, 181, 509]
+FAST = ["torch", *KERNELS]
+
+
+def size(width):
+    """A batch that leaves lanes empty, and few enough operations for a busy machine."""
+    return {"batch": 3, "time": 2, "experts": 1} if width > 400 else {"batch": 5, "time": 7}
+
+
+@pytest.fixture(scope="module", params=WIDTHS, ids=lambda width: f"d{width}")
+def measured(request):
+    """A case, initial or trained, and its losses by the reference."""
+    from soma.forward.reference import ReferenceEngine
+
+    reference = ReferenceEngine()
+    initial = make_case(request.param, **size(request.param))
+    cases = {"initial": initial, "trained": trained(initial)}
+    return {name: (case, case.losses(reference)) for name, case in cases.items()}
+
+
+@pytest.mark.parametrize("weights", ["initial", "trained"])
+@pytest.mark.parametrize("name", FAST)
+def test_losses_and_their_differences(measured, weights, name, make_engine):
+    case, want = measured[weights]
+    got = case.losses(make_engine(name))
+    assert got.dtype == np.float64
+    assert got.shape == (len(case.eps), 2, 2)
+    np.testing.assert_allclose(got, want, rtol=3e-6)
+    assert difference_error(got, want) <= 2e-4
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("batch", [1, 4, 16, 17, 33, 70])
+def test_every_batch_size_fills_its_tiles(batch, name, make_engine):
+    case = make_case(16, batch=batch, time=3, experts=1)
+    np.testing.assert_allclose(case.losses(make_engine(name)), case.losses(make_engine("reference")), rtol=3e-6)
+
+
+@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"width": 16, "time": 1, "batch": 1},
+        {"width": 12, "embedding": 12},  # no projections at another embedding width
+        {"width": 7, "embedding": 5, "depth": 1},  # nothing a multiple of anything
+        {"width": 8, "depth": 3},
+        {"width": 16, "kind": "dense"},
+        {"width": 96, "batch": 40},  # weights beyond the cache: tiles share panels
+    ],
+    ids=str,
+)
+def test_shapes_off_the_beaten_path(change, name, make_engine):
+    case = make_case(**change)
+    reference = make_engine("reference")
+    np.testing.assert_allclose(case.losses(make_engine(name)), case.losses(reference), rtol=3e-6)
+    torch.testing.assert_close(case.hidden(make_engine(name)), case.hidden(reference).float(), rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("width", [32, 33])
+def test_token_losses_and_hidden(width, name, make_engine):
+    case = make_case(width, batch=19, time=6)
+    engine, reference = make_engine(name), make_engine("reference")
+    got = case.token_losses(engine)
+    assert got.dtype == np.float64
+    np.testing.assert_allclose(got, case.token_losses(reference), rtol=1e-5)
+    hidden = case.hidden(engine)
+    assert hidden.dtype == torch.float32
+    torch.testing.assert_close(hidden, case.hidden(reference).float(), rtol=1e-4, atol=2e-5)
+    unperturbed = replace(case, eps=[0.0, 0.0]).losses(engine)
+    np.testing.assert_allclose(unperturbed, np.broadcast_to(got.mean((1, 2))[:, None, None], (2, 2, 2)), rtol=1e-7)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_large_logits_and_saturated_gates(name, make_engine):
+    """No exponential overflows: the loss is exact far beyond what a trained model reaches."""
+    case = make_case(33, batch=18)
+    scaled = replace(case, theta=case.theta * 30, head=case.head * 60)
+    got, want = (scaled.token_losses(make_engine(n)) for n in (name, "reference"))
+    assert want.max() > 200
+    # Weights thirty times too large amplify rounding, so only typical targets are compared.
+    assert np.isfinite(got).all()
+    assert np.median(np.abs(got - want) / want.clip(1)) < 1e-3
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_broken_model_has_no_finite_loss(name, make_engine):
+    case = make_case(16)
+    theta = case.theta.clone()
+    theta[0, 40] = torch.nan
+    got = replace(case, theta=theta).losses(make_engine(name))
+    assert np.isnan(got[0]).all()
+    assert np.isfinite(got[1]).all()
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_same_bits_whatever_shares_the_call(name, make_engine):
+    case = make_case(16, experts=3, batch=20, directions=5)
+    engine = make_engine(name)
+    whole = case.losses(engine)
+    np.testing.assert_array_equal(case.losses(engine), whole)
+    np.testing.assert_array_equal(case.experts(1).losses(engine), whole[1:2])
+    np.testing.assert_array_equal(case.experts(2, 0).losses(engine), whole[[2, 0]])
+    tokens = case.token_losses(engine)
+    np.testing.assert_array_equal(case.experts(2).token_losses(engine), tokens[2:])
+    if name != "torch":  # its chunks of directions may round differently
+        some = replace(case, probes=replace(case.probes, directions=range(4, 6)))
+        np.testing.assert_array_equal(some.losses(engine), whole[:, 2:4])
+        rows = replace(case, tokens=np.ascontiguousarray(case.tokens[:, 7:12]))
+        np.testing.assert_array_equal(rows.token_losses(engine), tokens[:, 7:12])
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("width", [16, 181])
+def test_same_bits_on_any_number_of_threads(width, name, make_engine):
+    case = make_case(width, experts=1, batch=70, time=2, directions=3)
+    engine = make_engine(name)
+    losses, tokens, hidden = case.losses(engine), case.token_losses(engine), case.hidden(engine)
+    for threads in (2, 5):
+        torch.set_num_threads(threads)
+        np.testing.assert_array_equal(case.losses(engine), losses)
+        np.testing.assert_array_equal(case.token_losses(engine), tokens)
+        assert torch.equal(case.hidden(engine), hidden)
+
+
+@pytest.mark.skipif(not {"cpu-avx512", "cpu-avx2"} <= set(KERNELS), reason="needs a machine with AVX-512")
+@pytest.mark.parametrize("width", [16, 33])
+def test_vector_width_does_not_change_the_bits(width, make_engine):
+    case = make_case(width, batch=21)
+    wide, narrow = (case.losses(make_engine(f"cpu-{isa}")) for isa in ("avx512", "avx2"))
+    np.testing.assert_array_equal(wide, narrow)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_experts_may_share_one_head(name, make_engine):
+    case = make_case(16, experts=3)
+    engine = make_engine(name)
+    shared = replace(case, head=case.head[:1].expand(3, -1, -1))
+    copied = replace(case, head=case.head[:1].repeat(3, 1, 1))
+    np.testing.assert_array_equal(shared.losses(engine), copied.losses(engine))

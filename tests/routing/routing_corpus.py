@@ -1,0 +1,42 @@
+"""The windows protocol over an array, and what the `made` fixture holds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from soma.routing.features import Features
+from soma.routing.router import Router
+from soma.settings.routing import Routing
+
+
+@dataclass
+class ArrayWindows:
+    """The windows protocol over an array in memory."""
+
+    rows: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
+        return self.rows[ids]
+
+
+def to_rows(texts: list[bytes], length: int = 512) -> NDArray[np.uint8]:
+    return np.stack([np.frombuffer(t[:length].ljust(length, b" "), np.uint8) for t in texts])
+
+
+@dataclass
+class Made:
+    """One corpus and the artefacts that the routing layer makes from it."""
+
+    windows: ArrayWindows
+    settings: Routing
+    directory: Path
+    features: Features
+    vectors: Path
+    router: Router

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from soma.errors import SomaError
+from soma.manifest import read_json
+from soma.rng import Stream
+from soma.routing.shards import Shards, build_shards
+
+N, K = 1003, 4
+MASK = Stream.named(0, "mask").uniform(N) < 0.1
+LABELS = (Stream.named(0, "labels").uniform(N) ** 2 * K).astype(np.uint16)
+
+
+def build(directory: Path, partition: str, seed: int = 0, experts: int = K) -> Shards:
+    labels = LABELS if partition == "clusters" else None
+    return build_shards(partition, experts, MASK, seed, directory / partition, labels)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("partition", ["clusters", "random"])
+def test_shards_are_a_partition(tmp_path: Path, partition: str) -> None:
+    shards = build(tmp_path, partition)
+    parts = [p(e) for p in (shards.train, shards.validation) for e in range(K)]
+    assert all(p.dtype == np.uint32 and (np.diff(p.astype(int)) > 0).all() for p in parts)
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(N))
+    for e in range(K):
+        assert not MASK[shards.train(e)].any()
+        assert MASK[shards.validation(e)].all()
+        assert shards.manifest["sizes"][e] == len(shards.train(e)) + len(shards.validation(e))
+    assert sum(shards.manifest["share"]) == pytest.approx(1)
+
+
+def test_clusters_follow_the_labels(tmp_path: Path) -> None:
+    shards = build(tmp_path, "clusters")
+    for e in range(K):
+        np.testing.assert_array_equal(shards.train(e), np.flatnonzero((e == LABELS) & ~MASK))
+        np.testing.assert_array_equal(shards.validation(e), np.flatnonzero((e == LABELS) & MASK))
+
+
+@pytest.mark.parametrize("experts", [1, 4, 7])
+def test_random_shards_are_even_seeded_and_unlike_position(tmp_path: Path, experts: int) -> None:
+    shards = build(tmp_path, "random", experts=experts)
+    assert np.ptp(shards.manifest["sizes"]) == (0 if N % experts == 0 else 1)
+    first = shards.train(0).copy()
+    np.testing.assert_array_equal(build(tmp_path, "random", experts=experts).train(0), first)
+    if experts > 1:
+        other = build(tmp_path, "random", seed=1, experts=experts).train(0)
+        shared = len(np.intersect1d(first, other)) / len(first)
+        assert abs(shared - 1 / experts) < 0.15
+        assert abs(first.mean() - N / 2) < 80
+
+
+def test_random_shards_do_not_repeat_from_block_to_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("soma.routing.shards._CHUNK", 100)
+    ids = build(tmp_path, "random").train(0)
+    same_place = np.bincount(ids[ids < 1000] % 100, minlength=100)  # of 10 windows at one place in their blocks
+    assert same_place.min() == 0  # equal keys in every block would deal out 2 or 3
+    assert same_place.max() > 4
+
+
+def test_iid_shards_hold_everything_once(tmp_path: Path) -> None:
+    shards = build(tmp_path, "iid")
+    for e in range(K):
+        np.testing.assert_array_equal(shards.train(e), np.flatnonzero(~MASK))
+        np.testing.assert_array_equal(shards.validation(e), np.flatnonzero(MASK))
+    assert shards.manifest["sizes"] == [N] * K
+    assert (tmp_path / "iid" / "train.npy").stat().st_size < 4 * N + 200
+
+
+def test_views_are_mapped_and_read_only(tmp_path: Path) -> None:
+    view = build(tmp_path, "clusters").train(2)
+    assert isinstance(view, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        view[0] = 1
+
+
+@pytest.mark.parametrize("expert", [-1, K])
+def test_no_such_expert(tmp_path: Path, expert: int) -> None:
+    with pytest.raises(SomaError, match=f"no expert {expert}"):
+        build(tmp_path, "random").train(expert)
+
+
+def test_an_empty_shard_is_one_sentence(tmp_path: Path) -> None:
+    labels = np.where(LABELS == 2, 1, LABELS).astype(np.uint16)
+    with pytest.raises(SomaError, match=r"expert 2 of 4 \(clusters\) has no train window among its 0; use fewer"):
+        build_shards("clusters", K, MASK, 0, tmp_path / "s", labels)
+    with pytest.raises(SomaError, match=r"expert 3 .* no validation window .* larger data\.expert_validation"):
+        build_shards("clusters", K, MASK & (LABELS != 3), 0, tmp_path / "s", LABELS)
+    with pytest.raises(SomaError, match=r"expert 0 of 4 \(iid\) has no validation"):
+        build_shards("iid", K, np.zeros(N, bool), 0, tmp_path / "s")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("labels", [None, LABELS[:-1], LABELS + np.uint16(1)])
+def test_labels_that_do_not_fit(tmp_path: Path, labels: np.ndarray | None) -> None:
+    with pytest.raises(SomaError, match="1003 windows and 4 clusters need a label below 4 each"):
+        build_shards("clusters", K, MASK, 0, tmp_path / "s", labels)
+
+
+def test_damage_is_found(tmp_path: Path) -> None:
+    build(tmp_path, "clusters").verify()
+    for name in ("train.npy", "validation.npy", "shards.json"):
+        for damage in ("missing", "truncated"):
+            folder = tmp_path / "copy"
+            shutil.copytree(tmp_path / "clusters", folder)
+            data = (folder / name).read_bytes()
+            (folder / name).unlink()
+            if damage == "truncated":
+                (folder / name).write_bytes(data[:-4])
+            with pytest.raises(SomaError, match=name.replace(".", r"\.")):
+                Shards.open(folder)
+            shutil.rmtree(folder)
+    path = tmp_path / "clusters" / "train.npy"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    opened = Shards.open(tmp_path / "clusters")  # same size: only `verify` reads it all
+    with pytest.raises(SomaError, match=r"train\.npy does not have the hash"):
+        opened.verify()
+
+
+def test_the_manifest_is_bound_to_its_words(tmp_path: Path) -> None:
+    build(tmp_path, "random")
+    path = tmp_path / "random" / "shards.json"
+    assert read_json(path)["partition"] == "random"
+    path.write_text(path.read_text().replace('"partition": "random"', '"partition": "iid"'))
+    with pytest.raises(SomaError, match="altered"):
+        Shards.open(tmp_path / "random")

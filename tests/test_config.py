@@ -1,0 +1,120 @@
+import copy
+from pathlib import Path
+
+import pytest
+
+from soma.config import load, merge, read_yaml, resolve
+from soma.config_docs import readme, schema
+from soma.errors import SomaError
+from soma.plan import make_plan, settings_files
+
+ROOT = Path(__file__).parent.parent
+BASE = ROOT / "config/config.yaml"
+
+
+def small() -> dict:
+    return copy.deepcopy(read_yaml(BASE))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seeed": 1}, "unknown key `seeed`"),
+        ({"data": {"windw": 3}}, r"unknown key `data\.windw`"),
+        ({"training": {"n_pert": "many"}}, r"`training\.n_pert` is 'many'"),
+        ({"arms": {"soma-n2": {"n_prt": 3}}}, r"unknown key `arms\.soma-n2\.n_prt`"),
+        ({"arms": {"soma-n2": {"k": 3}}}, r"k \(3\) must not be larger than the number of experts \(2\)"),
+        ({"arms": {"soma-n2": {"recipe": "wide"}}}, r"arms\.soma-n2\.recipe is `wide`, which `recipes` does not"),
+        ({"arms": {"soma-n2": {"updates": 5}}}, "as `updates` or as `operations`, not both"),
+        ({"arms": {"soma-n2": {"operations": None}}}, "give the budget"),
+        ({"arms": {"soma-n2": {"milestones": [0.5]}}}, "milestones must increase and end with 1"),
+        ({"arms": {"soma-n2": {"lr": -1}}}, r"`arms\.soma-n2\.lr` is -1"),
+        ({"arms": {"soma-n2": None}}, "names the arm `soma-n2`, which `arms` does not describe"),
+        ({"data": {"prefix": 512}}, r"window \(512 bytes\) must be longer than the routed prefix \(512 bytes\)"),
+        ({"training": {"crop": 1024}}, r"crop \(1024 bytes\) must not exceed data\.window \(512\)"),
+        ({"data": {"test": {"at": 2}}}, r"validation\.at and test\.at must differ"),
+        ({"data": {"test": {"every": 9}}}, r"validation\.every and test\.every must be equal"),
+        ({"data": {"train": {"source": "web"}}}, r"`data\.train`"),
+        ({"campaign": "../escape"}, "`campaign` is '../escape'"),
+        ({"training": {"lr": float("nan")}}, r"`training\.lr`"),
+    ],
+)
+def test_a_bad_configuration_is_a_sentence_that_names_the_key(change, words):
+    with pytest.raises(SomaError, match=words) as caught:
+        resolve(merge(small(), change))
+    assert "\n" not in str(caught.value)
+
+
+def test_two_arms_that_are_the_same_run_are_refused():
+    twin = {"arms": {"twin": small()["arms"]["soma-n2"]}, "products": {"fixed_size": {"also": ["twin"]}}}
+    with pytest.raises(SomaError, match="`soma-n2` and `twin` describe the same run"):
+        make_plan(resolve(merge(small(), twin)))
+
+
+def test_layers_merge_in_order():
+    overlay = {
+        "training": {"lr": 1.0, "eps": 1.0, "batch": 3},
+        "recipes": {"wide-local": {"lr": 2.0, "eps": 2.0}},
+        "arms": {"soma-n2": {"lr": 3.0}},
+    }
+    arm = resolve(merge(small(), overlay)).arms["soma-n2"]
+    assert (arm.batch, arm.eps, arm.lr) == (3, 2.0, 3.0)
+
+
+def test_another_source_replaces_the_whole_source():
+    merged = merge({"train": {"source": "fineweb-edu", "bytes": 5}}, {"train": {"source": "text", "path": "x"}})
+    assert merged == {"train": {"source": "text", "path": "x"}}
+    assert merge({"train": {"source": "text", "path": "x"}}, {"train": {"path": "y"}})["train"]["path"] == "y"
+
+
+def test_numbers_are_those_of_yaml_1_2(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("a: 1e-3\nb: 8.33e6\nc: 1.0e-3\nd: 12\ne: 1e\n")
+    assert read_yaml(path) == {"a": 1e-3, "b": 8.33e6, "c": 1e-3, "d": 12, "e": "1e"}
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1", "\t"])
+def test_unreadable_yaml_is_a_sentence(tmp_path, text):
+    path = tmp_path / "x.yaml"
+    path.write_text(text)
+    with pytest.raises(SomaError, match=r"x\.yaml"):
+        read_yaml(path)
+
+
+def test_a_label_retrains_nothing_and_a_learning_rate_its_own_runs():
+    def digests(change):
+        return settings_files(make_plan(resolve(merge(small(), change))))
+
+    before, labelled = digests({}), digests({"arms": {"soma-n2": {"label": "ours"}}})
+    assert {k for k in before if before[k] != labelled[k]} == {"campaign"}
+    changed = digests({"arms": {"soma-n2": {"lr": 0.5}}})
+    expected = {"campaign", *(f"run-soma-n2-s{s}" for s in range(3))}
+    assert {k for k in before if before[k] != changed[k]} == expected
+
+
+def test_how_it_runs_is_no_reason_to_run_again():
+    def digests(change):
+        return settings_files(make_plan(resolve(merge(small(), change))))
+
+    before, after = digests({}), digests({"compute": {"threads": 4, "save_every": 5, "engine": "torch"}})
+    assert {k for k in before if before[k] != after[k]} == {"compute"}
+
+
+def test_arms_at_equal_budget_use_equal_operations():
+    plan = make_plan(load(BASE))
+    spent = {run.id: run.operations(run.updates) for run in plan.runs.values() if run.kind == "arm"}
+    assert max(spent.values()) <= 7.3e13
+    assert min(spent.values()) > 0.998 * 7.3e13
+
+
+def test_paper_campaign_has_the_papers_sizes():
+    plan = make_plan(load(BASE, ROOT / "config/paper.yaml"))
+    sizes = {arm: runs[0].parameters for arm, runs in plan.arm_runs.items()}
+    assert sizes["soma-n256"] == 8_437_760
+    assert (sizes["spsa-n1-p64"], sizes["soma-n2"], sizes["soma-n8"]) == (8_333_905, 8_406_746, 8_552_264)
+    assert len(plan.parts(plan.runs["soma-n256-s0"])) == 256
+
+
+def test_documentation_and_schema_are_those_of_the_models():
+    assert (ROOT / "config/README.md").read_text() == readme(), "run `make docs`"
+    assert (ROOT / "workflow/schemas/config.schema.json").read_text() == schema(), "run `make docs`"

@@ -1,0 +1,179 @@
+"""The loop on small text: it learns, repeats bit for bit, resumes exactly, and trains a group as it trains one."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from soma.errors import SomaError
+from soma.forward.engine import create
+from soma.models.lstm import initialise
+from soma.rng import Stream
+from soma.runs import RunSpec
+from soma.settings.training import Training
+from soma.training.checkpoint import tensor_name
+from soma.training.loop import Interrupted, Shard, Trainer, restore_state, save_state
+
+TEXT = np.frombuffer((Path(__file__).parent.parent.parent / "LICENSE").read_bytes(), np.uint8)
+WINDOW = 64
+
+
+class Windows:
+    """The license, cut into windows."""
+
+    def crops(self, ids, offsets, length):
+        start = np.asarray(ids, np.int64) * WINDOW + offsets
+        return TEXT[start[:, None] + np.arange(length + 1)]
+
+
+def spec(**changes):
+    settings = {
+        "width": 8, "depth": 1, "embedding": 8, "n_pert": 4, "batch": 4, "crop": 16, "lr": 0.02, "eps": 0.01,
+        "plateau": {"every": 3, "patience": 4, "windows": 2}, "updates": 12, "experts": 2,
+    }  # fmt: skip
+    training = Training.model_validate(settings | changes)
+    budget = training.updates
+    return RunSpec(
+        id="r", kind="arm", seed=3, start=None, shards="iid-n1", window=WINDOW, settings=training,
+        milestones=tuple(sorted({budget // 2, budget})),
+    )  # fmt: skip
+
+
+N = (len(TEXT) - 1) // WINDOW
+SHARDS = [
+    Shard(np.arange(0, N, 2, dtype=np.uint32), np.array([1, 3], np.uint32)),
+    Shard(np.arange(1, N, 2, dtype=np.uint32), np.array([0, 2], np.uint32)),
+]
+
+
+def trainer(run, experts=range(2), start=None):
+    shards = [SHARDS[e] for e in experts]
+    return Trainer(run, experts, Windows(), shards, create("torch"), device=torch.device("cpu"), start=start)
+
+
+def digest(state):
+    out = hashlib.sha256()
+    for name in sorted(state.kept):
+        out.update(name.encode() + state.kept[name].numpy().tobytes())
+    out.update(np.array(state.history).tobytes())
+    return out.hexdigest()
+
+
+def trained(run, experts=range(2), start=None):
+    t = trainer(run, experts, start)
+    t.train(lambda state: None)
+    return t.state
+
+
+def test_it_learns():
+    state = trained(spec(updates=150))
+    first, last = state.history[0], state.history[-1]
+    assert first[3] > 4.5
+    assert last[3] < 3.8  # nats per byte; a uniform guess is 5.5
+
+
+def test_bitwise_repeat_and_seed():
+    assert digest(trained(spec())) == digest(trained(spec()))
+    assert digest(trained(spec())) != digest(trained(spec().model_copy(update={"seed": 4})))
+
+
+@pytest.mark.parametrize("head", ["local", "shared-frozen"])
+@pytest.mark.parametrize("stop_at", [1, 5, 6, 11])
+def test_interrupted_and_continued_is_never_stopped(tmp_path, head, stop_at):
+    run = spec(head=head)
+    start = initialise(run.model, Stream.named(0, "start"))
+    whole = trained(run, start=start)
+    path = tmp_path / "state.safetensors"
+    first = trainer(run, start=start)
+    with pytest.raises(Interrupted):
+        first.train(lambda s: save_state(path, s, "id"), should_stop=lambda: first.state.update == stop_at)
+    second = trainer(run, start=start)
+    assert restore_state(path, second.state, "id")
+    assert second.state.update == stop_at
+    second.train(lambda s: None)
+    assert digest(second.state) == digest(whole)
+
+
+def test_a_state_of_other_settings_or_a_damaged_one_starts_over(tmp_path, caplog):
+    path = tmp_path / "state.safetensors"
+    t = trainer(spec())
+    save_state(path, t.state, "other")
+    assert not restore_state(path, t.state, "id")
+    assert "other settings" in caplog.text
+    path.write_bytes(path.read_bytes()[:-3])
+    assert not restore_state(path, t.state, "other")
+    assert "unusable" in caplog.text
+
+
+@pytest.mark.parametrize("head", ["local", "shared-frozen"])
+def test_a_group_gives_the_bytes_of_one_process_each(head):
+    run = spec(head=head)
+    start = initialise(run.model, Stream.named(0, "start"))
+    together = trained(run, start=start)
+    for e in range(2):
+        alone = trained(run, range(e, e + 1), start=start)
+        for name, tensor in alone.kept.items():
+            assert torch.equal(tensor, together.kept[name]), name
+    bodies = [together.kept[tensor_name(e, 12, "last", "body")] for e in range(2)]
+    assert not torch.equal(*bodies)
+
+
+def test_a_frozen_head_stays_and_a_local_one_moves():
+    run = spec(head="shared-frozen")
+    start = initialise(run.model, Stream.named(0, "start"))
+    state = trained(run, start=start)
+    assert torch.equal(state.head[0], start[1])
+    assert not any(name.endswith("head") for name in state.kept)
+    moved = trained(spec(), start=start)
+    assert not torch.equal(moved.head[0], start[1])
+
+
+def test_average_is_the_mean_first_and_exponential_after():
+    run = spec(updates=12, average=0.5)
+    t, seen = trainer(run), []
+    while t.state.update < 12:
+        t._step()
+        seen.append(t.state.theta.clone())
+    expected = seen[0].clone()
+    for i, theta in enumerate(seen[1:], 2):
+        decay = min(0.5, (i - 1) / i)
+        expected = decay * expected + (1 - decay) * theta
+    assert torch.allclose(t.state.average["body"], expected, rtol=1e-6, atol=1e-7)
+
+
+def test_history_records_what_the_schedule_did():
+    state = trained(spec(updates=30, plateau={"every": 3, "patience": 3, "windows": 2, "min_improvement": 10}))
+    rates = [row[4] for row in state.history if row[1] == 0]
+    assert rates[0] == 0.02
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] < 0.02 / 8
+    assert [row[4] / 0.02 for row in state.history] == pytest.approx([row[5] / 0.01 for row in state.history])
+
+
+def test_a_non_finite_loss_stops_with_the_update_named():
+    t = trainer(spec())
+    t._step()
+    t.state.theta[1, 0] = float("nan")
+    with pytest.raises(SomaError, match=r"the loss of expert 1 is not finite at update 2; lower lr or eps"):
+        t.train(lambda s: None)
+
+
+def test_a_non_finite_state_is_never_saved(tmp_path):
+    path = tmp_path / "state.safetensors"
+    t = trainer(spec())
+    save_state(path, t.state, "id")
+    before = path.read_bytes()
+    t.state.theta[0, 0] = float("inf")
+    save_state(path, t.state, "id")
+    assert path.read_bytes() == before
+
+
+def test_batches_stay_inside_windows_and_shards():
+    t = trainer(spec(batch=64, crop=WINDOW))
+    tokens = t._batch(0)
+    assert tokens.shape == (2, 64, WINDOW + 1)
+    for e, shard in enumerate(SHARDS):
+        own = {TEXT[i * WINDOW : (i + 1) * WINDOW + 1].tobytes() for i in shard.train}
+        assert all(row.tobytes() in own for row in tokens[e])

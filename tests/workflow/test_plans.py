@@ -1,0 +1,45 @@
+"""Dry runs: the plans of all campaigns are whole, quick and free of side effects; bad configurations are sentences."""
+
+import time
+
+import pytest
+
+from soma.workflow import code, code_files
+
+
+@pytest.mark.parametrize(
+    ("config", "jobs"),
+    [
+        ("", {"train_seed": 12, "train_expert": 72, "fit_router": 4}),
+        ("config/toy.yaml", {"train_seed": 5, "train_expert": 11, "fit_router": 2}),
+        ("config/paper.yaml", {"train_seed": 4, "train_expert": 2 + 3 + 8 + 256, "fit_router": 3, "download": 3}),
+    ],
+)
+def test_dry_run_shows_the_whole_plan_in_seconds(project, config, jobs):
+    start = time.monotonic()
+    planned = project.planned(config)
+    assert time.monotonic() - start < 60  # seconds on a quiet machine; a guard against minutes, not a benchmark
+    assert jobs.items() <= planned.items()
+    assert not (project.folder / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"training": {"n_prt": 3}}, "unknown key `training.n_prt`"),
+        ({"data": {"prefix": 256}}, "must be longer than the routed prefix"),
+        ({"arms": {"soma-n2": {"k": 5}}}, "k (5) must not be larger than the number of experts (2)"),
+    ],
+)
+def test_a_bad_configuration_stops_before_the_plan(project, change, words):
+    done = project.snakemake("-n", config=project.overlay(change), check=False)
+    assert done.returncode != 0
+    assert words in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_step_knows_the_code_that_it_runs():
+    train = {p.name for p in code_files("train")}
+    assert {"loop.py", "spsa.py", "lstm.py", "probes.py", "windows.py", "engine.cpp"} <= train
+    assert not {"tables.py", "config.py", "kmeans.py", "sets.py"} & train
+    assert len({code(step) for step in ("data", "routing", "train", "evaluate", "report")}) == 5

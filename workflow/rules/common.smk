@@ -1,0 +1,95 @@
+import subprocess
+import sys
+from pathlib import Path
+
+from soma.errors import SomaError
+from soma.manifest import write_json
+from soma.plan import make_plan, settings_files
+from soma.workflow import Settings, campaign_config, code
+
+try:
+    CONFIG = campaign_config(Path("config/config.yaml"), config)
+    PLAN = make_plan(CONFIG)
+except SomaError as error:
+    raise WorkflowError(str(error)) from None
+
+RESULTS = f"results/{CONFIG.campaign}"
+CORPUS, SETS, ROUTING = f"{RESULTS}/corpus", f"{RESULTS}/sets", f"{RESULTS}/routing"
+SHARDS, RUNS, EVALUATION = (
+    f"{RESULTS}/shards",
+    f"{RESULTS}/runs",
+    f"{RESULTS}/evaluation",
+)
+MEASUREMENTS, TABLE_DIR, FIGURE_DIR = (
+    f"{RESULTS}/measurements",
+    f"{RESULTS}/tables",
+    f"{RESULTS}/figures",
+)
+LOGS, BENCHMARKS, RESUME = (
+    f"{RESULTS}/logs",
+    f"{RESULTS}/benchmarks",
+    f"{RESULTS}/resume",
+)
+
+ROLES = ["validation", "test", "external"]
+TABLES = ["claims", "table1", "table2", "table4", "table9", "costs", "clusters"]
+FIGURES = ["figure1"]
+
+SETTINGS = Settings(settings_files(PLAN), Path(RESULTS) / "settings")
+SOMA = f"{sys.executable} -m soma.cli"
+
+
+wildcard_constraints:
+    role="train|validation|test|external",
+    partition="clusters|random|iid",
+    n=r"\d+",
+    part=r"\d+-\d+",
+
+
+def settings(name):
+    """Digest of what a rule reads; a change of it is a reason to run again."""
+    return SETTINGS.digest(name)
+
+
+def parts_of(run):
+    """Folders of a run's training jobs."""
+    return [f"{RUNS}/{run.id}/{part}" for part in PLAN.parts(run)]
+
+
+def checkpoints_of(run):
+    return [f"{folder}/checkpoints.safetensors" for folder in parts_of(run)]
+
+
+def start_folder(run):
+    """Folder of the run that this one's experts copy, or nothing."""
+    return parts_of(PLAN.runs[run.start])[0] if run.start else None
+
+
+def write_report():
+    """Snakemake's own report, one HTML file that opens offline, once every product of the campaign is there."""
+    products = [Path(f) for f in rules.all.input]
+    if not all(f.exists() for f in products):
+        return
+    overlay = Path(RESULTS) / "settings" / "overlay.json"
+    write_json(overlay, config)
+    command = [
+        sys.executable,
+        "-m",
+        "snakemake",
+        "--nolock",
+        "--quiet",
+        "all",
+        "--cores",
+        "1",
+    ]
+    command += ["--configfile", str(overlay), "--report", f"{RESULTS}/report.html"]
+    if subprocess.run(command, check=False).returncode:
+        print(
+            f"The report was not written; see above, or run: {' '.join(command)}",
+            file=sys.stderr,
+        )
+
+
+def flag(name, value):
+    """A command-line option, or nothing."""
+    return f"--{name} {value}" if value else ""

@@ -1,0 +1,75 @@
+# Sources to documents, documents to bytes, bytes to evaluation sets.
+
+
+def source_of(role):
+    """Which download a role reads: a set that is held out by position reads the training source."""
+    return role if f"source-{role}" in SETTINGS.values else "train"
+
+
+rule download:
+    output:
+        directory(f"{CORPUS}/source-{{source}}"),
+    log:
+        f"{LOGS}/download-{{source}}.log",
+    benchmark:
+        f"{BENCHMARKS}/download-{{source}}.tsv"
+    retries: 2
+    resources:
+        mem_mb=2000,
+        runtime=1440,
+    params:
+        code=code("data"),
+        settings=lambda wc: settings(f"source-{wc.source}"),
+        file=lambda wc: SETTINGS.path(f"source-{wc.source}"),
+    message:
+        "Downloading the {wildcards.source} source"
+    shell:
+        "{SOMA} download --log {log} --settings {params.file} --output {output}"
+
+
+rule encode:
+    input:
+        source=lambda wc: f"{CORPUS}/source-{source_of(wc.role)}",
+    output:
+        directory(f"{CORPUS}/{{role}}"),
+    log:
+        f"{LOGS}/encode-{{role}}.log",
+    benchmark:
+        f"{BENCHMARKS}/encode-{{role}}.tsv"
+    resources:
+        mem_mb=4000,
+        runtime=1440,
+    params:
+        code=code("data"),
+        settings=lambda wc: settings(f"encode-{wc.role}"),
+        file=lambda wc: SETTINGS.path(f"encode-{wc.role}"),
+    message:
+        "Encoding the {wildcards.role} documents as bytes"
+    shell:
+        "{SOMA} encode --log {log} --settings {params.file} --role {wildcards.role}"
+        " --source {input.source} --output {output}"
+
+
+rule evaluation_set:
+    input:
+        train=f"{CORPUS}/train",
+        corpus=f"{CORPUS}/{{role}}",
+    output:
+        windows=f"{SETS}/{{role}}.parquet",
+        manifest=f"{SETS}/{{role}}.json",
+    log:
+        f"{LOGS}/set-{{role}}.log",
+    benchmark:
+        f"{BENCHMARKS}/set-{{role}}.tsv"
+    resources:
+        mem_mb=4000,
+        runtime=240,
+    params:
+        code=code("data"),
+        settings=lambda wc: settings(f"set-{wc.role}"),
+        file=lambda wc: SETTINGS.path(f"set-{wc.role}"),
+    message:
+        "Choosing the {wildcards.role} windows"
+    shell:
+        "{SOMA} build-set --log {log} --settings {params.file} --role {wildcards.role}"
+        " --train {input.train} --corpus {input.corpus} --output {output.windows}"

@@ -1,0 +1,46 @@
+# Every trained thing is a run; a job trains the experts of one part of it. The resume state is not declared: Snakemake
+# removes the declared outputs of a failed job, and what a stopped run needs to continue must outlive it.
+
+
+rule train_seed:
+    input:
+        train=f"{CORPUS}/train",
+        shards=lambda wc: f"{SHARDS}/{PLAN.runs[wc.run].shards}",
+        start=lambda wc: (
+            checkpoints_of(PLAN.runs[PLAN.runs[wc.run].start])
+            if PLAN.runs[wc.run].start
+            else []
+        ),
+    output:
+        checkpoints=f"{RUNS}/{{run}}/{{part}}/checkpoints.safetensors",
+        history=f"{RUNS}/{{run}}/{{part}}/history.parquet",
+        cost=f"{RUNS}/{{run}}/{{part}}/cost.json",
+        record=f"{RUNS}/{{run}}/{{part}}/run.json",
+    log:
+        f"{LOGS}/train-{{run}}-{{part}}.log",
+    wildcard_constraints:
+        run="seed-.+",
+    retries: 1
+    threads: CONFIG.compute.threads
+    resources:
+        mem_mb=4000,
+        runtime=1440,
+    params:
+        code=code("train"),
+        settings=lambda wc: settings(f"run-{wc.run}"),
+        file=lambda wc: SETTINGS.path(f"run-{wc.run}"),
+        start=lambda wc: flag("start", start_folder(PLAN.runs[wc.run])),
+        resume=f"{RESUME}/{{run}}/{{part}}",
+        folder=f"{RUNS}/{{run}}/{{part}}",
+        compute=SETTINGS.path("compute"),
+    message:
+        "Training {wildcards.run}, expert {wildcards.part}"
+    shell:
+        "{SOMA} train --log {log} --settings {params.file} --part {wildcards.part} --train {input.train}"
+        " --shards {input.shards} {params.start} --resume {params.resume} --output {params.folder}"
+        " --compute {params.compute} --threads {threads}"
+
+
+use rule train_seed as train_expert with:
+    wildcard_constraints:
+        run="(?!seed-).+",
