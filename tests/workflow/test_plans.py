@@ -10,7 +10,7 @@ from soma.workflow import code, code_files
 @pytest.mark.parametrize(
     ("config", "jobs"),
     [
-        ("", {"train_seed": 12, "train_expert": 72, "fit_router": 4}),
+        ("", {"train_seed": 12, "train_expert": 73, "fit_router": 4}),
         ("config/toy.yaml", {"train_seed": 5, "train_expert": 11, "fit_router": 2}),
         ("config/paper.yaml", {"train_seed": 4, "train_expert": 2 + 3 + 8 + 256, "fit_router": 3, "download": 3}),
     ],

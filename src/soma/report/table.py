@@ -6,6 +6,7 @@ import csv
 import html
 import io
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +102,7 @@ class Table:
             + "</tr>\n"
             for row in self.rows
         )
-        notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
+        notes = "".join(f"<li>{_inline(note)}</li>" for note in self.notes)
         return (
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(self.title)}</title>'
             f"<style>{_STYLE}</style></head><body><h1>{html.escape(self.title)}</h1>"
@@ -113,6 +114,12 @@ class Table:
         """name.md, name.csv and name.html in a directory."""
         for suffix, text in (("md", self.markdown()), ("csv", self.csv()), ("html", self.html())):
             write_bytes(directory / f"{self.name}.{suffix}", text.encode())
+
+
+def _inline(note: str) -> str:
+    """The two marks that notes use, `code` and *emphasis*, as HTML."""
+    text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(note))
+    return re.sub(r"\*([^*]+)\*", r"<em>\1</em>", text)
 
 
 def _markdown_row(cells: Sequence[str]) -> list[str]:

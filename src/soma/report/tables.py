@@ -129,8 +129,8 @@ def table4(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
             cells.append(
                 (
                     Cell(method_label(counterpart)),
-                    Cell(str(row["n"])),
-                    number(row.get("n_pert"), "set", -1),
+                    Cell(str(row["n"]), "paper", row["n"]),
+                    number(row.get("n_pert"), "paper", -1),
                     *[NOT_RUN] * 4,
                     *_paper_cells(row),
                 )
