@@ -49,8 +49,6 @@ class Arm(Training):
             raise ValueError(f"k ({self.k}) must not be larger than the number of experts ({self.experts})")
         if self.updates is None and self.operations is None:
             raise ValueError("give the budget as `updates` or as `operations`")
-        if self.start == "random" and self.head == "shared-frozen":
-            raise ValueError("a shared frozen head comes from the seed run, so `start` must be `seed`")
         return self
 
     @property

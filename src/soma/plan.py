@@ -45,7 +45,8 @@ class Plan:
 
     def parts(self, run: RunSpec) -> list[str]:
         """Names of the groups of experts that one job trains in lockstep, `first-last`."""
-        per_job = self.config.compute.experts_per_job
+        # A summed loss needs the losses of all experts in one place.
+        per_job = run.experts if run.settings.loss == "summed" else self.config.compute.experts_per_job
         firsts = range(0, run.experts, per_job)
         return [f"{a:03d}-{min(a + per_job, run.experts) - 1:03d}" for a in firsts]
 

@@ -71,7 +71,7 @@ def operations_of(settings: Training, updates: int) -> int:
     """Arithmetic operations of all experts for that many updates of each."""
     return training_operations(
         model_spec(settings),
-        n_pert=settings.n_pert,
+        forwards={"spsa": 2 * settings.n_pert, "bptt": 3}[settings.method],
         batch=settings.batch,
         accumulation=settings.accumulation,
         crop=settings.crop,

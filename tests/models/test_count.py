@@ -27,12 +27,13 @@ def test_operations_per_token():
 
 def test_operations_of_the_papers_continuations():
     """2.75e15 for 1,000 updates of N=4 (App. J), 4.50e16 for 512 updates of N=8 (Tab. 11), width 32."""
-    base = {"n_pert": 64, "batch": 64, "crop": 1024}
-    early = training_operations(LSTMSpec(32), **base, accumulation=1, experts=4, updates=1000)
+    early = training_operations(
+        LSTMSpec(32), forwards=2 * 64, batch=64, crop=1024, accumulation=1, experts=4, updates=1000
+    )
     assert f"{early:.2e}" == "2.75e+15"
     allocations = [(64, 16), (256, 4), (1024, 1)]  # n_pert, accumulated batches of 64
     spent = {
-        training_operations(LSTMSpec(32), n_pert=n, batch=64, crop=1024, accumulation=a, experts=8, updates=512)
+        training_operations(LSTMSpec(32), forwards=2 * n, batch=64, crop=1024, accumulation=a, experts=8, updates=512)
         for n, a in allocations
     }
     assert len(spent) == 1

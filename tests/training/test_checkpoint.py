@@ -4,7 +4,7 @@ from safetensors.torch import save_file
 
 from soma.errors import SomaError
 from soma.training.checkpoint import Checkpoints, load_tensors, save_tensors, tensor_name
-from tests.training.test_loop import spec, trained
+from tests.training.test_loop import spec, trainer
 
 
 def test_round_trip_and_same_bytes(tmp_path):
@@ -61,27 +61,28 @@ def test_a_damaged_file_is_one_sentence(tmp_path, damage, words):
 @pytest.fixture
 def published(tmp_path):
     run = spec(updates=2)
-    state = trained(run)
+    t = trainer(run)
+    t.train(lambda: None)
     path = tmp_path / "000-001.safetensors"
-    save_tensors(path, state.kept, {"run": run.id, "part": "000-001"})
-    return run, state, path
+    save_tensors(path, t.progress.kept, {"run": run.id, "part": "000-001"})
+    return run, t, path
 
 
 def test_open_gives_the_weights_of_every_expert(published):
-    run, state, path = published
+    run, t, path = published
     opened = Checkpoints.open(run, {"000-001": path})
-    assert torch.equal(opened.bodies(2, "last"), state.theta)
-    assert torch.equal(opened.heads(2, "average"), state.average["head"])
+    assert torch.equal(opened.bodies(2, "last"), t.learner.theta)
+    assert torch.equal(opened.heads(2, "average"), t.progress.average["head"])
 
 
 def test_another_runs_file_a_missing_and_a_misshapen_tensor(published, tmp_path):
-    run, state, path = published
+    run, t, path = published
     with pytest.raises(SomaError, match="holds r/000-001, not s/000-001"):
         Checkpoints.open(run.model_copy(update={"id": "s"}), {"000-001": path})
     wider = run.model_copy(update={"settings": run.settings.model_copy(update={"width": 9})})
     with pytest.raises(SomaError, match="where the run's settings give"):
         Checkpoints.open(wider, {"000-001": path})
-    kept = dict(state.kept)
+    kept = dict(t.progress.kept)
     del kept[tensor_name(1, 2, "average", "body")]
     save_tensors(path, kept, {"run": run.id, "part": "000-001"})
     with pytest.raises(SomaError, match=r"lacks the tensor 001\.00000002\.average\.body"):

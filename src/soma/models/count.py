@@ -19,8 +19,11 @@ def operations_per_token(spec: LSTMSpec) -> int:
 
 
 def training_operations(
-    spec: LSTMSpec, *, n_pert: int, batch: int, accumulation: int, crop: int, experts: int, updates: int
+    spec: LSTMSpec, *, forwards: int, batch: int, accumulation: int, crop: int, experts: int, updates: int
 ) -> int:
-    """C_train = 2 T n_pert B N F_N s, B = batch * accumulation; both signs counted, head updates and routing not."""
-    per_update = 2 * crop * n_pert * batch * accumulation * operations_per_token(spec)
-    return per_update * experts * updates
+    """C_train = T forwards B N F_N s with B = batch * accumulation; head updates and routing excluded.
+
+    SPSA takes 2 n_pert forwards of a batch. A backward pass is counted as two forwards, one product for the gradient of
+    the weights and one for that of the activations, so BPTT takes 3.
+    """
+    return crop * forwards * batch * accumulation * operations_per_token(spec) * experts * updates

@@ -27,8 +27,8 @@ class Plateau(Model):
 class Training(Model):
     """Settings of a run; a recipe or an arm states only what it changes."""
 
-    method: Literal["spsa"] = "spsa"
-    """How the body learns."""
+    method: Literal["spsa", "bptt"] = "spsa"
+    """How an expert learns: central differences along random directions, or backpropagation through time."""
     experts: Positive = 1
     """Number of experts (N)."""
     width: Positive = 32
@@ -41,6 +41,10 @@ class Training(Model):
     """`local`: every expert trains a tied head of its own; `shared-frozen`: all use the seed run's head as it is."""
     partition: Literal["clusters", "random", "iid"] = "clusters"
     """What an expert trains on: its cluster, a random disjoint shard, or all windows."""
+    loss: Literal["independent", "summed"] = "independent"
+    """With `spsa`, what multiplies an expert's probe: its own loss difference, or that of the sum over all experts."""
+    head_path: Literal["full", "decoder"] = "full"
+    """With `bptt`, whether a local head's gradient counts its use as input embedding; `spsa` never does."""
     start: Literal["seed", "random"] = "seed"
     """Copy the seed run's weights, or initialise at random."""
     n_pert: Positive = 64

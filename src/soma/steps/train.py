@@ -21,7 +21,8 @@ from soma.routing.shards import Shards
 from soma.runs import RunSpec, part_experts
 from soma.settings.training import Compute
 from soma.training.checkpoint import Checkpoints, save_tensors
-from soma.training.loop import HISTORY_COLUMNS, Interrupted, Shard, State, Trainer, restore_state, save_state
+from soma.training.learner import LEARNERS, Shard
+from soma.training.loop import HISTORY_COLUMNS, Interrupted, Progress, Trainer, restore_state, save_state
 
 log = logging.getLogger("soma.train")
 
@@ -62,38 +63,45 @@ def train_part(
         "engine": engine.name,
         **start_facts,
     }
-    trainer = Trainer(run, experts, windows, own, engine, device=device, start=weights)
+    learner = LEARNERS[run.settings.method](run, experts, windows, own, engine, device, weights)
+    trainer = Trainer(run, experts, windows, own, learner)
     identity = sha256_json(facts)
     state_file = resume / "state.safetensors"
     log.info(f"{run.id} {part}: engine {engine.name} on {_device_name(device)}, {threads} thread(s)")
-    restore_state(state_file, trainer.state, identity)
-    trainer.state.ledger.begin()
+    restore_state(state_file, trainer, identity)
+    trainer.progress.ledger.begin()
     stop = _StopRequest()
     try:
         trainer.train(
-            lambda state: save_state(state_file, state, identity), save_every=how.save_every, should_stop=stop.asked
+            lambda: save_state(state_file, trainer, identity), save_every=how.save_every, should_stop=stop.asked
         )
     except SomaError as error:
         kept = f"the last good state is {state_file}" if state_file.exists() else "no state was saved before"
         raise SomaError(f"{error} ({kept})") from None
     except Interrupted as note:
         raise SomaError(f"{note}; start it again to continue.") from None
-    _publish(trainer.state, run, part, facts, output, how, device)
+    _publish(trainer.progress, run, part, facts, output, how, device)
     shutil.rmtree(resume, ignore_errors=True)
 
 
 def _publish(
-    state: State, run: RunSpec, part: str, facts: dict[str, Any], output: Path, compute: Compute, device: torch.device
+    progress: Progress,
+    run: RunSpec,
+    part: str,
+    facts: dict[str, Any],
+    output: Path,
+    compute: Compute,
+    device: torch.device,
 ) -> None:
     checkpoints = output / "checkpoints.safetensors"
-    save_tensors(checkpoints, state.kept, {"run": run.id, "part": part, "identity": sha256_json(facts)})
+    save_tensors(checkpoints, progress.kept, {"run": run.id, "part": part, "identity": sha256_json(facts)})
     with atomic_path(output / "history.parquet") as path:
-        pd.DataFrame(state.history, columns=list(HISTORY_COLUMNS)).astype({"update": int, "expert": int}).to_parquet(
+        pd.DataFrame(progress.history, columns=list(HISTORY_COLUMNS)).astype({"update": int, "expert": int}).to_parquet(
             path
         )
     name = _device_name(device)
     cost = {
-        "ledger": state.ledger.to_json(),
+        "ledger": progress.ledger.to_json(),
         "device": name,
         "threads": compute.threads,
         "engine": facts["engine"],

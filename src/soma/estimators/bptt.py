@@ -1,0 +1,48 @@
+"""Backpropagation through time: the exact gradient of the same experts on the same batches, by autograd.
+
+Shapes: E experts, B sequences, T predicted bytes, M body parameters, V bytes, H embedding width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from soma.models import lstm
+from soma.models.spec import LSTMSpec
+
+HeadPath = Literal["full", "decoder"]
+
+
+def gradient(
+    spec: LSTMSpec, theta: Tensor, head: Tensor, batches: Sequence[NDArray[np.uint8]], head_path: HeadPath
+) -> tuple[Tensor, Tensor, NDArray[np.float64]]:
+    """Mean gradients over accumulated batches.
+
+    Args:
+        theta: bodies [E, M]; head: tied heads [E, V, H]; any floating dtype.
+        batches: one uint8 array [E, B, T + 1] per accumulated batch.
+        head_path: `full` counts the head as decoder and as input embedding, `decoder` as decoder alone.
+
+    Returns:
+        Gradient of the bodies [E, M] and of the heads [E, V, H], and the loss of each expert in nats per byte [E].
+    """
+    body = theta.detach().requires_grad_()
+    tied = head.detach().contiguous().requires_grad_()
+    embedding = tied if head_path == "full" else tied.detach()
+    losses = torch.zeros(theta.shape[0], dtype=torch.float64, device=theta.device)
+    for tokens in batches:
+        bytes_ = torch.from_numpy(tokens).to(theta.device)
+        hidden, _ = lstm.hidden(spec, body, embedding, bytes_[:, :, :-1])
+        loss = lstm.cross_entropy(hidden, tied, bytes_[:, :, 1:]).double().mean(dim=(1, 2))
+        # Experts share no parameter, so the gradient of the sum holds each expert's own.
+        (loss.sum() / len(batches)).backward()
+        losses += loss.detach() / len(batches)
+    assert body.grad is not None
+    assert tied.grad is not None
+    return body.grad, tied.grad, losses.cpu().numpy()

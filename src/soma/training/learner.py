@@ -1,0 +1,174 @@
+"""Learners: how a group of experts takes one update. The loop around them is the same for every method.
+
+Shapes: E experts of the group, M body parameters, V bytes, H embedding width, A accumulated batches, B sequences,
+T bytes.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from soma.estimators import bptt, spsa
+from soma.estimators.head import decoder_gradient
+from soma.forward.engine import Engine
+from soma.models.lstm import initialise
+from soma.probes import Probes
+from soma.rng import Stream
+from soma.runs import RunSpec
+from soma.training.adam import Adam
+
+Scheduled = Callable[[float], list[float]]
+"""An initial lr or eps as it stands now for each expert of the group."""
+
+
+class Windows(Protocol):
+    """Where training bytes come from."""
+
+    def crops(self, ids: NDArray[Any], offsets: NDArray[Any], length: int) -> NDArray[np.uint8]:
+        """Bytes [n, length + 1]: inputs and targets of `length` predictions from an offset inside each window."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Window ids of one expert."""
+
+    train: NDArray[np.uint32]
+    validation: NDArray[np.uint32]
+
+
+class Learner(ABC):
+    """The weights of a group of experts, and one update of them."""
+
+    weights: dict[str, Tensor]
+    """What is learned, by published name (`body`, `head`), each with a leading expert axis; changed in place."""
+    memory: dict[str, Tensor]
+    """Whatever else the next update depends on (optimiser moments, carried states); changed in place."""
+
+    @abstractmethod
+    def step(self, update: int, scheduled: Scheduled) -> NDArray[np.float64]:
+        """Take update number `update` (from 0); returns the training loss it saw, nats per byte, [E]."""
+
+    @abstractmethod
+    def token_losses(self, expert: int, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
+        """Loss of every target of windows [B, T + 1] under one expert of the group; [B, T]."""
+
+
+class LSTMLearner(Learner):
+    """LSTM experts with Adam; subclasses say where the gradient comes from."""
+
+    def __init__(
+        self,
+        run: RunSpec,
+        experts: range,
+        windows: Windows,
+        shards: list[Shard],
+        engine: Engine,
+        device: torch.device,
+        start: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        """
+        Args:
+            shards: one per expert of the group.
+            start: body [M] and head [V, H] of the start run; None initialises at random.
+        """
+        self.run, self.experts, self.windows, self.shards, self.engine = run, experts, windows, shards, engine
+        self.device = device
+        self._batches = Stream.named(run.seed, run.kind, "batch")
+        s = run.settings
+        self._body_rule = Adam(s.beta1, s.beta2, s.delta, s.weight_decay)
+        self._head_rule = Adam(s.beta1, s.beta2, s.delta, 0.0)
+        body, head = start if start is not None else initialise(run.model, Stream.named(run.seed, run.kind, "init"))
+        group = len(experts)
+        self.theta = body.to(device).repeat(group, 1)
+        self.head = head.to(device).repeat(group, 1, 1) if run.trains_head else head.to(device).expand(group, -1, -1)
+        self.weights = {"body": self.theta} | ({"head": self.head} if run.trains_head else {})
+        self.memory = {
+            f"{name}.{moment}": torch.zeros_like(tensor) for name, tensor in self.weights.items() for moment in "mv"
+        }
+
+    def step(self, update: int, scheduled: Scheduled) -> NDArray[np.float64]:
+        s = self.run.settings
+        batches = [self._batch(update, a) for a in range(s.accumulation)]
+        body, head, loss = self.gradients(update, batches, scheduled)
+        rates = torch.tensor(scheduled(s.lr), device=self.device)
+        self._apply("body", self.theta, body, self._body_rule, update, rates[:, None])
+        if head is not None:
+            # The head's rate falls with the body's.
+            self._apply("head", self.head, head, self._head_rule, update, (rates * (s.head_lr / s.lr))[:, None, None])
+        return loss
+
+    @abstractmethod
+    def gradients(
+        self, update: int, batches: list[NDArray[np.uint8]], scheduled: Scheduled
+    ) -> tuple[Tensor, Tensor | None, NDArray[np.float64]]:
+        """Gradients of the bodies [E, M] and of learning heads [E, V, H] at the current iterate, and the loss [E]."""
+
+    def token_losses(self, expert: int, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
+        own = slice(expert, expert + 1)
+        return self.engine.token_losses(self.run.model, self.theta[own], self.head[own], tokens[None])[0]
+
+    def _apply(self, name: str, weights: Tensor, gradient: Tensor, rule: Adam, update: int, lr: Tensor) -> None:
+        rule.step(weights, gradient, self.memory[f"{name}.m"], self.memory[f"{name}.v"], update + 1, lr)
+
+    def _batch(self, update: int, accumulation: int) -> NDArray[np.uint8]:
+        """Random crops of random windows of each expert's shard; uint8 [E, B, T + 1]."""
+        s = self.run.settings
+        u = self._batches.uniform(2 * s.batch, direction=accumulation, update=update, expert=np.array(self.experts))
+        offsets = (u[:, 1::2] * (self.run.window - s.crop + 1)).astype(np.int64)
+        return np.stack(
+            [
+                self.windows.crops(shard.train[(u[i, 0::2] * len(shard.train)).astype(np.int64)], offsets[i], s.crop)
+                for i, shard in enumerate(self.shards)
+            ]
+        )
+
+
+class SPSALearner(LSTMLearner):
+    """Central differences for the body, the delta rule for the head (PAPER.md section 4)."""
+
+    def gradients(
+        self, update: int, batches: list[NDArray[np.uint8]], scheduled: Scheduled
+    ) -> tuple[Tensor, Tensor | None, NDArray[np.float64]]:
+        s = self.run.settings
+        stream = Stream.named(self.run.seed, self.run.kind, "probe")
+        probes = [
+            Probes(
+                self.run.model, stream, s.probe, update, tuple(self.experts), range(a * s.n_pert, (a + 1) * s.n_pert)
+            )
+            for a in range(s.accumulation)
+        ]
+        estimate = spsa.estimate(
+            self.engine, self.run.model, self.theta, self.head, batches, probes, scheduled(s.eps), s.loss
+        )
+        body = torch.from_numpy(estimate.gradient.astype(np.float32)).to(self.device)
+        return body, self._head_gradient(batches) if self.run.trains_head else None, estimate.loss
+
+    def _head_gradient(self, batches: list[NDArray[np.uint8]]) -> Tensor:
+        total = torch.zeros_like(self.head)
+        for tokens in batches:
+            hidden = self.engine.hidden(self.run.model, self.theta, self.head, tokens)
+            targets = torch.from_numpy(tokens[:, :, 1:]).to(self.device)
+            for e in range(len(self.experts)):
+                total[e] += decoder_gradient(hidden[e].flatten(0, 1), self.head[e], targets[e].flatten())
+        return total / len(batches)
+
+
+class BPTTLearner(LSTMLearner):
+    """Backpropagation through time for body and head."""
+
+    def gradients(
+        self, update: int, batches: list[NDArray[np.uint8]], scheduled: Scheduled
+    ) -> tuple[Tensor, Tensor | None, NDArray[np.float64]]:
+        body, head, loss = bptt.gradient(self.run.model, self.theta, self.head, batches, self.run.settings.head_path)
+        return body, head if self.run.trains_head else None, loss
+
+
+LEARNERS: dict[str, type[LSTMLearner]] = {"spsa": SPSALearner, "bptt": BPTTLearner}
