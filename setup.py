@@ -54,7 +54,9 @@ class BuildOptional(build_ext):
         if failed:
             left = "with what was built" if len(failed) < len(self.extensions) else "by the `torch` engine"
             first = next(iter(failed.values()))
-            print(f"soma: CPU engine not built for {', '.join(failed)} ({first}); perturbed losses are computed {left}.")
+            print(
+                f"soma: CPU engine not built for {', '.join(failed)} ({first}); perturbed losses are computed {left}."
+            )
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": BuildOptional})

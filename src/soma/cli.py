@@ -93,6 +93,16 @@ def _parser() -> argparse.ArgumentParser:
     _compute_options(c)
 
     c = add(
+        "measure-precision",
+        "measure.measure_precision",
+        "errors of the finite difference",
+        "settings",
+        "train",
+        "part",
+        "output",
+    )
+    _compute_options(c)
+    c = add(
         "summarise-losses", "report.summarise_losses", "intervals and differences", "settings", "losses", "differences"
     )
     c.add_argument("--evaluations", type=Path, nargs="+", required=True)

@@ -72,9 +72,29 @@ class FixedSize(Model):
         return (self.soma, *self.against, *self.also)
 
 
+class PrecisionOfDifferences(Model):
+    """Beyond the paper: the error of a finite difference against eps, for coarser matrix products."""
+
+    arm: str
+    """Measured at the initial and the trained weights of this arm's first run; it must train its head."""
+    eps: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)] = (1e-2, 1e-3, 1e-4, 1e-5)
+    """Perturbation sizes."""
+    directions: Positive = 16
+    """Directions of the batch."""
+    batch: Positive = 16
+    """Sequences of the batch."""
+
+
 class Products(Model):
     fixed_size: FixedSize
     """The comparison at equal total size."""
+    precision: PrecisionOfDifferences
+    """The precision of the finite difference."""
+
+    @property
+    def arms(self) -> list[str]:
+        """Every arm that a product needs, once."""
+        return list(dict.fromkeys([*self.fixed_size.arms, self.precision.arm]))
 
 
 class Config(Model):
@@ -109,9 +129,11 @@ class Config(Model):
     def _consistent(self) -> Config:
         if self.seed_run.updates is None:
             raise ValueError("seed_run.updates is missing: give the seed run's budget in updates")
-        for name in self.products.fixed_size.arms:
+        for name in self.products.arms:
             if name not in self.arms:
-                raise ValueError(f"products.fixed_size names the arm `{name}`, which `arms` does not describe")
+                raise ValueError(f"products name the arm `{name}`, which `arms` does not describe")
+        if self.arms[self.products.precision.arm].head != "local":
+            raise ValueError(f"products.precision.arm is `{self.products.precision.arm}`, which has no head of its own")
         for name, run in [("seed_run", self.seed_run), *self.arms.items()]:
             if run.crop > self.data.window:
                 raise ValueError(f"{name}: crop ({run.crop} bytes) must not exceed data.window ({self.data.window})")

@@ -48,6 +48,7 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("`seed_run`: as `training`, and", config.SeedRun),
     ("`arms.*`: as `training`, and", config.Arm),
     ("`products.fixed_size`", config.FixedSize),
+    ("`products.precision`", config.PrecisionOfDifferences),
 )
 
 

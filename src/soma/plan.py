@@ -63,7 +63,7 @@ def make_plan(config: Config) -> Plan:
     """
     runs: dict[str, RunSpec] = {}
     described: dict[str, str] = {}
-    for name in config.products.fixed_size.arms:
+    for name in config.products.arms:
         arm = config.arms[name]
         for seed in arm.seeds:
             spec = _arm_run(config, name, arm, seed)
@@ -110,6 +110,10 @@ def settings_files(plan: Plan) -> dict[str, Any]:
         "assign": {**windows, "prefix": config.data.prefix},
         "shard": {**windows, "expert_validation": config.data.expert_validation},
         **{f"run-{run.id}": run.model_dump(mode="json") for run in plan.runs.values()},
+        "precision": {
+            "run": plan.arm_runs[config.products.precision.arm][0].model_dump(mode="json"),
+            **config.products.precision.model_dump(mode="json", exclude={"arm"}),
+        },
         "compute": config.compute.model_dump(mode="json"),
         "campaign": config.model_dump(mode="json", exclude={"compute"}) | {"compute": compute},
     }

@@ -94,4 +94,4 @@ def test_threads_follow_torch():
         pytest.skip("the CPU engine is not built")
     torch.set_num_threads(3)
     case = make_case(8)
-    assert cpu._model(case.spec, case.theta, case.head, case.tokens)[0].threads == 3
+    assert cpu._model(case.spec, case.theta, case.head, case.tokens).threads == 3

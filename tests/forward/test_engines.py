@@ -95,13 +95,17 @@ def test_large_logits_and_saturated_gates(name, make_engine):
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_a_broken_model_has_no_finite_loss(name, make_engine):
-    case = make_case(16)
-    theta = case.theta.clone()
-    theta[0, 40] = torch.nan
-    got = replace(case, theta=theta).losses(make_engine(name))
-    assert np.isnan(got[0]).all()
-    assert np.isfinite(got[1]).all()
+def test_a_broken_weight_anywhere_has_no_finite_loss(name, make_engine):
+    case, engine = make_case(16, batch=1, time=3, directions=1), make_engine(name)
+    for slot in case.spec.layout:
+        theta = case.theta.clone()
+        theta[0, slot.offset + slot.size // 2] = torch.nan
+        got = replace(case, theta=theta).losses(engine)
+        assert np.isnan(got[0]).all(), slot.name
+        assert np.isfinite(got[1]).all()
+    head = case.head.clone()
+    head[0, 200, 3] = torch.nan  # a byte that does not occur
+    assert np.isnan(replace(case, head=head).losses(engine)[0]).all()
 
 
 @pytest.mark.parametrize("name", FAST)

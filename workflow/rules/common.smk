@@ -32,8 +32,17 @@ LOGS, BENCHMARKS, RESUME = (
 )
 
 ROLES = ["validation", "test", "external"]
-TABLES = ["claims", "table1", "table2", "table4", "table9", "costs", "clusters"]
-FIGURES = ["figure1"]
+TABLES = [
+    "claims",
+    "table1",
+    "table2",
+    "table4",
+    "table9",
+    "costs",
+    "precision",
+    "clusters",
+]
+FIGURES = ["figure1", "precision"]
 
 SETTINGS = Settings(settings_files(PLAN), Path(RESULTS) / "settings")
 SOMA = f"{sys.executable} -m soma.cli"

@@ -1,6 +1,9 @@
 # Losses per document, then their summaries.
 
 
+PRECISION_RUN = PLAN.arm_runs[CONFIG.products.precision.arm][0]
+
+
 def routed(run):
     return "clusters" in run.shards
 
@@ -50,13 +53,38 @@ rule evaluate:
         " --compute {params.compute} --threads {threads} --output {output}"
 
 
+rule measure_precision:
+    input:
+        train=f"{CORPUS}/train",
+        checkpoints=checkpoints_of(PRECISION_RUN)[0],
+    output:
+        f"{MEASUREMENTS}/precision.parquet",
+    log:
+        f"{LOGS}/measure-precision.log",
+    threads: CONFIG.compute.threads
+    resources:
+        mem_mb=8000,
+        runtime=60,
+    params:
+        code=code("measure"),
+        settings=settings("precision"),
+        file=SETTINGS.path("precision"),
+        part=parts_of(PRECISION_RUN)[0],
+        compute=SETTINGS.path("compute"),
+    message:
+        "Measuring the precision of the finite difference"
+    shell:
+        "{SOMA} measure-precision --log {log} --settings {params.file} --train {input.train} --part {params.part}"
+        " --compute {params.compute} --threads {threads} --output {output}"
+
+
 rule summarise_losses:
     input:
         evaluations=[
             f"{EVALUATION}/{role}/{run.id}.parquet"
             for role in ROLES
-            for runs in PLAN.arm_runs.values()
-            for run in runs
+            for arm in CONFIG.products.fixed_size.arms
+            for run in PLAN.arm_runs[arm]
         ],
     output:
         losses=f"{MEASUREMENTS}/losses.parquet",

@@ -7,12 +7,18 @@ TABLE_INPUTS = {
     "table4": [f"{MEASUREMENTS}/losses.parquet"],
     "table9": [f"{MEASUREMENTS}/losses.parquet"],
     "costs": [f"{MEASUREMENTS}/costs.parquet"],
+    "precision": [f"{MEASUREMENTS}/precision.parquet"],
     "clusters": [f"{ROUTING}/clusters-n{n}.json" for n in PLAN.expert_counts],
 }
 CATEGORY = {
     "claims": "1 What was reproduced",
     "costs": "4 Costs",
     "clusters": "5 Clusters",
+    "precision": "6 Beyond the paper",
+}
+FIGURE_INPUTS = {
+    "figure1": [f"{MEASUREMENTS}/losses.parquet", f"{MEASUREMENTS}/costs.parquet"],
+    "precision": [f"{MEASUREMENTS}/precision.parquet"],
 }
 
 
@@ -47,13 +53,12 @@ rule table:
 
 rule figure:
     input:
-        losses=f"{MEASUREMENTS}/losses.parquet",
-        costs=f"{MEASUREMENTS}/costs.parquet",
+        lambda wc: FIGURE_INPUTS[wc.name],
     output:
         svg=report(
             f"{FIGURE_DIR}/{{name}}.svg",
             caption="../report/figure.rst",
-            category="3 Figures",
+            category=lambda wc: CATEGORY.get(wc.name, "3 Figures"),
             labels=lambda wc: {"figure": wc.name, "campaign": CONFIG.campaign},
         ),
         png=f"{FIGURE_DIR}/{{name}}.png",

@@ -33,19 +33,22 @@ class _Problem(ctypes.Structure):
     """`Problem` of csrc/engine.cpp, field by field."""
 
     _fields_ = (
-        *((name, _int) for name in ("width", "depth", "embedding", "experts", "batch", "time", "directions", "threads")),
+        *((name, _int) for name in ("width", "depth", "embedding", "experts", "batch", "time")),
+        *((name, _int) for name in ("directions", "threads")),
         ("size", _long),
-        ("theta", _pointer),
-        ("head", _pointer),
-        ("theta_stride", _long),
-        ("head_stride", _long),
+        *((name, _pointer) for name in ("theta", "head")),
+        *((name, _long) for name in ("theta_stride", "head_stride")),
         ("tokens", _pointer),
         ("key", ctypes.c_uint64),
-        ("update", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        *((name, ctypes.c_uint32) for name in ("update", "reserved")),
         *((name, _pointer) for name in ("expert_ids", "direction_ids", "kept", "steps")),
         *((name, _pointer) for name in ("sequence_losses", "token_losses", "hidden")),
     )
+
+    def hold(self, array: NDArray[np.generic]) -> int:
+        """Where an array lies, which lives as long as this object."""
+        self.__dict__.setdefault("held", []).append(array)
+        return array.ctypes.data
 
 
 class CpuEngine(Engine):
@@ -68,20 +71,20 @@ class CpuEngine(Engine):
                 self.isa, self._library = isa, found
                 return
         raise SomaError(
-            f"the CPU engine{f' for {wanted}' if wanted else ''} is not built or not supported by this processor; install a "
+            f"the CPU engine ({wanted or 'any instruction set'}) is not built, or not for this processor; install a "
             "C++ compiler and reinstall the package, or set compute.engine to torch."
         )
 
     def losses(
         self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8], probes: Probes, eps: list[float]
     ) -> NDArray[np.float64]:
-        problem, keep = _model(spec, theta, head, tokens)
+        problem = _model(spec, theta, head, tokens)
         if not problem.experts == len(probes.experts) == len(eps):
             raise ValueError(f"{problem.experts} experts, probes for {len(probes.experts)}, {len(eps)} values of eps")
         if probes.spec != spec:
             raise ValueError(f"probes are for {probes.spec}, the model is {spec}")
-        _probes(problem, keep, probes)
-        problem.steps = _address(np.array(eps, dtype=np.float32), keep)
+        _probes(problem, probes)
+        problem.steps = problem.hold(np.array(eps, dtype=np.float32))
         out = np.empty((problem.experts, problem.directions, 2, problem.batch))
         problem.sequence_losses = out.ctypes.data
         if problem.directions:
@@ -95,23 +98,23 @@ class CpuEngine(Engine):
     def token_losses(
         self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]
     ) -> NDArray[np.float64]:
-        problem, _keep = _model(spec, theta, head, tokens)
+        problem = _model(spec, theta, head, tokens)
         out = np.empty((problem.experts, problem.batch, problem.time))
         problem.token_losses = out.ctypes.data
         _check(self._library.soma_forward(ctypes.byref(problem)))
         return out
 
     def hidden(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
-        problem, _keep = _model(spec, theta, head, tokens)
-        out = torch.empty(problem.experts, problem.batch, problem.time, spec.embedding)
+        problem = _model(spec, theta, head, tokens)
+        out = torch.empty(problem.experts, problem.batch, problem.time, spec.embedding, dtype=torch.float32)
         problem.hidden = out.data_ptr()
         _check(self._library.soma_forward(ctypes.byref(problem)))
         return out
 
     def packed(self, probes: Probes) -> NDArray[np.uint32]:
         """`probes.packed()`, computed by the kernel; [E, J, blocks, 4]."""
-        problem, keep = _Problem(), []
-        _probes(problem, keep, probes)
+        problem = _Problem()
+        _probes(problem, probes)
         out = np.empty((len(probes.experts), len(probes.directions), -(-probes.spec.size // 64), 4), dtype=np.uint32)
         _check(self._library.soma_packed(ctypes.byref(problem), out.ctypes.data))
         return out
@@ -121,12 +124,16 @@ class CpuEngine(Engine):
         shape = (len(probes.experts), len(probes.directions))
         if coefficients.dtype != np.float64 or coefficients.shape != shape:
             raise ValueError(f"coefficients must be float64 {shape}, not {coefficients.dtype} {coefficients.shape}")
-        problem, keep = _Problem(), []
-        _probes(problem, keep, probes)
+        problem = _Problem()
+        _probes(problem, probes)
         out = np.empty((shape[0], probes.spec.size))
         values = np.ascontiguousarray(coefficients)
         _check(self._library.soma_combine(ctypes.byref(problem), values.ctypes.data, out.ctypes.data))
         return out
+
+    def peak(self, rounds: int) -> float:
+        """Runs a loop of nothing but multiply-adds and returns its number of operations, for benchmarks."""
+        return self._library.soma_peak(rounds)
 
 
 def available() -> bool:
@@ -147,6 +154,7 @@ def library(isa: str) -> ctypes.CDLL | None:
     loaded.soma_forward.argtypes = [_pointer]
     loaded.soma_packed.argtypes = [_pointer, _pointer]
     loaded.soma_combine.argtypes = [_pointer, _pointer, _pointer]
+    loaded.soma_peak.argtypes, loaded.soma_peak.restype = [_long], ctypes.c_double
     if not loaded.soma_supported():
         return None
     if loaded.soma_problem_bytes() != ctypes.sizeof(_Problem):
@@ -154,10 +162,8 @@ def library(isa: str) -> ctypes.CDLL | None:
     return loaded
 
 
-def _model(
-    spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]
-) -> tuple[_Problem, list[NDArray[np.generic]]]:
-    """The fields that every pass needs, and the arrays that must outlive it."""
+def _model(spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> _Problem:
+    """The fields that every pass needs."""
     if tokens.dtype != np.uint8 or tokens.ndim != 3 or not tokens.flags.c_contiguous:
         raise ValueError(f"tokens must be contiguous uint8 [E, B, T + 1], not {tokens.dtype} {tokens.shape}")
     experts, batch, time = tokens.shape[0], tokens.shape[1], tokens.shape[2] - 1
@@ -165,7 +171,7 @@ def _model(
         raise ValueError(f"tokens {tokens.shape} hold nothing to predict")
     _check_tensor("theta", theta, (experts, spec.size))
     _check_tensor("head", head, (experts, VOCABULARY, spec.embedding))
-    problem = _Problem(
+    return _Problem(
         width=spec.width,
         depth=spec.depth,
         embedding=spec.embedding,
@@ -180,7 +186,6 @@ def _model(
         head_stride=head.stride(0),
         tokens=tokens.ctypes.data,
     )
-    return problem, []
 
 
 def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
@@ -191,20 +196,14 @@ def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{name} of each expert must be contiguous")
 
 
-def _probes(problem: _Problem, keep: list[NDArray[np.generic]], probes: Probes) -> None:
-    """The fields of the directions."""
+def _probes(problem: _Problem, probes: Probes) -> None:
+    """Sets the fields of the directions."""
     problem.size, problem.experts, problem.directions = probes.spec.size, len(probes.experts), len(probes.directions)
     problem.threads = torch.get_num_threads()
-    problem.key, problem.update = probes.stream.key, probes.update
-    problem.expert_ids = _address(np.array(probes.experts, dtype=np.uint32), keep)
-    problem.direction_ids = _address(np.array(probes.directions, dtype=np.uint32), keep)
-    problem.kept = _address(np.ascontiguousarray(_always_kept(probes.spec, probes.kind)), keep)
-
-
-def _address(array: NDArray[np.generic], keep: list[NDArray[np.generic]]) -> int:
-    """Where an array lies; `keep` holds it until the call is over."""
-    keep.append(array)
-    return array.ctypes.data
+    problem.key, problem.update = probes.stream.key, probes.update & 0xFFFFFFFF
+    problem.expert_ids = problem.hold(np.array(probes.experts, dtype=np.uint32))
+    problem.direction_ids = problem.hold(np.array(probes.directions, dtype=np.uint32))
+    problem.kept = problem.hold(np.ascontiguousarray(_always_kept(probes.spec, probes.kind)))
 
 
 def _check(status: int) -> None:

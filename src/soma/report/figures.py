@@ -1,4 +1,4 @@
-"""Figure 1. Rows come from analysis; nothing is computed here."""
+"""Figure 1, and the precision of the finite difference. Rows come from analysis; nothing is computed here."""
 
 from __future__ import annotations
 
@@ -33,6 +33,28 @@ def figure1(plan: Plan, losses: pd.DataFrame, costs: pd.DataFrame, directory: Pa
         save(figure, drawn, plan, directory, "figure1")
 
 
+def precision(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
+    """Relative error of a loss difference against eps, at initial and at trained weights."""
+    order = rows.groupby("precision")["error"].mean().sort_values(ascending=False).index
+    colours = dict(zip(order, COLOURS, strict=False))
+    with style():
+        figure, axes = plt.subplots(1, 2, figsize=(8.6, 3.7), sharey=True, layout="constrained")
+        for axis, (name, group) in zip(axes, rows.groupby("weights", sort=False), strict=True):
+            for label, line in group.sort_values("eps").groupby("precision"):
+                axis.plot(line["eps"], line["error"], color=colours[label], marker="o", markersize=3.5)
+            axis.axhline(1.0, color=MUTED, linewidth=0.8, linestyle="--")
+            axis.set_xscale("log")
+            axis.set_yscale("log")
+            axis.invert_xaxis()
+            axis.set_xlabel("eps")
+            axis.set_title(f"At {name} weights")
+        axes[0].set_ylabel("error of L(θ+εz) − L(θ−εz), relative")
+        axes[0].annotate("no signal left", (rows["eps"].max(), 1.0), color=MUTED, fontsize=7, va="bottom")
+        last = rows[(rows["weights"] == rows["weights"].iloc[-1]) & (rows["eps"] == rows["eps"].min())]
+        _label_lines(axes[1], [(r.precision, r.eps, r.error, colours[r.precision]) for r in last.itertuples()])
+        save(figure, rows, plan, directory, "precision")
+
+
 def _curves(plan: Plan, losses: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     """Mean over seeds of the last iterate with the arm's k, with the device time of the same milestone."""
     seconds = costs[costs["quantity"] == "aggregate device time"].groupby(["arm", "update"])["value"].mean()
@@ -54,15 +76,19 @@ def _curves(plan: Plan, losses: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFra
 
 
 def _label_ends(axis: Axes, drawn: pd.DataFrame) -> None:
-    """Name every curve at its right end, moved apart where ends would overlap."""
+    """Name every curve at its end."""
     ends = drawn.groupby("arm", sort=False).tail(1).reset_index(drop=True)
-    colours = {row.Index: COLOURS[row.Index % len(COLOURS)] for row in ends.itertuples()}
-    low, high = axis.get_ylim()
-    gap, position = 0.055 * (high - low), float("-inf")
-    right = drawn["device_seconds"].max()
-    for row in ends.sort_values("loss").itertuples():
-        position = max(row.loss, position + gap)
+    _label_lines(
+        axis, [(r.label, r.device_seconds, r.loss, COLOURS[r.Index % len(COLOURS)]) for r in ends.itertuples()]
+    )
+
+
+def _label_lines(axis: Axes, ends: list[tuple[str, float, float, str]]) -> None:
+    """Write (label, x, y, colour) beside the axis, moved apart where labels would overlap."""
+    position, place = float("-inf"), axis.transAxes.inverted()
+    for label, x, y, colour in sorted(ends, key=lambda end: end[2]):
+        position = max(place.transform(axis.transData.transform((x, y)))[1], position + 0.055)
         axis.annotate(
-            row.label, xy=(row.device_seconds, row.loss), xytext=(right * 1.25, position), color=colours[row.Index],
-            fontsize=8, va="center", annotation_clip=False, arrowprops={"arrowstyle": "-", "color": MUTED, "lw": 0.5},
+            label, xy=(x, y), xytext=(1.03, position), textcoords="axes fraction", color=colour, fontsize=8,
+            va="center", annotation_clip=False, arrowprops={"arrowstyle": "-", "color": MUTED, "lw": 0.5},
         )  # fmt: skip

@@ -15,10 +15,10 @@ from soma.manifest import atomic_path, read_json
 from soma.plan import Plan, make_plan
 from soma.report.claims import claims_table
 from soma.report.clusters import clusters_table
-from soma.report.figures import figure1
+from soma.report.figures import figure1, precision
 from soma.report.paper import PaperValues
 from soma.report.table import Table
-from soma.report.tables import costs_table, table1, table2, table4, table9
+from soma.report.tables import costs_table, precision_table, table1, table2, table4, table9
 
 
 def load_plan(settings: Path) -> Plan:
@@ -67,6 +67,7 @@ def write_table(
         "table9": lambda: table9(plan, values, rows("losses")),
         "costs": lambda: costs_table(plan, rows("costs")),
         "claims": lambda: claims_table(plan, rows("differences")),
+        "precision": lambda: precision_table(plan, rows("precision")),
         "clusters": lambda: clusters_table(plan, [read_json(p) for p in sorted(routing.glob("clusters-n*.json"))]),
     }
     tables[name]().write(output)
@@ -75,5 +76,12 @@ def write_table(
 def write_figure(name: str, settings: Path, measurements: Path, output: Path) -> None:
     """One figure as SVG and PNG, with the CSV of what it draws."""
     plan = load_plan(settings)
-    losses, costs = (pd.read_parquet(measurements / f"{kind}.parquet") for kind in ("losses", "costs"))
-    {"figure1": figure1}[name](plan, losses, costs, output)
+
+    def rows(kind: str) -> pd.DataFrame:
+        return pd.read_parquet(measurements / f"{kind}.parquet")
+
+    figures: dict[str, Callable[[], None]] = {
+        "figure1": lambda: figure1(plan, rows("losses"), rows("costs"), output),
+        "precision": lambda: precision(plan, rows("precision"), output),
+    }
+    figures[name]()

@@ -65,11 +65,12 @@ class Checkpoints:
     """Published weights of a run: every part, checked against the run that they claim to be of."""
 
     run: RunSpec
+    experts: range
     tensors: dict[str, Tensor]
 
     @classmethod
-    def open(cls, run: RunSpec, parts: Mapping[str, Path]) -> Checkpoints:
-        """Load the parts (name to file).
+    def open(cls, run: RunSpec, parts: Mapping[str, Path], experts: range | None = None) -> Checkpoints:
+        """Load the parts (name to file); `experts` says which are needed, if not all.
 
         Raises:
             SomaError: on a damaged file, another run's file, or a missing or misshapen tensor.
@@ -81,7 +82,7 @@ class Checkpoints:
             if found != f"{run.id}/{part}":
                 raise SomaError(f"{path} holds {found}, not {run.id}/{part}; delete it and run its rule again.")
             shapes = {"body": (run.model.size,), "head": (256, run.model.embedding)}
-            for expert in part_experts(part):
+            for expert in part_experts(part) if experts is None else experts:
                 for update in run.milestones:
                     for iterate in ITERATES:
                         for tensor in ("body", "head")[: 1 + run.trains_head]:
@@ -94,15 +95,15 @@ class Checkpoints:
                                     f"give {shapes[tensor]}; delete it and run its rule again."
                                 )
             tensors |= loaded
-        return cls(run, tensors)
+        return cls(run, range(run.experts) if experts is None else experts, tensors)
 
     def bodies(self, update: int, iterate: Iterate) -> Tensor:
         """[N, M]"""
-        return torch.stack([self._get(e, update, iterate, "body") for e in range(self.run.experts)])
+        return torch.stack([self._get(e, update, iterate, "body") for e in self.experts])
 
     def heads(self, update: int, iterate: Iterate) -> Tensor:
         """Local heads [N, V, H]; a run with a shared frozen head has none."""
-        return torch.stack([self._get(e, update, iterate, "head") for e in range(self.run.experts)])
+        return torch.stack([self._get(e, update, iterate, "head") for e in self.experts])
 
     def _get(self, expert: int, update: int, iterate: Iterate, tensor: str) -> Tensor:
         return self.tensors[tensor_name(expert, update, iterate, tensor)]

@@ -1,6 +1,6 @@
 // The C interface of the CPU engine; soma.forward.cpu mirrors `Problem` and documents the arguments.
 //
-// Threads take whole copies, or groups of tiles where copies are few, and every number is written by one thread in a
+// Threads take whole copies, or tiles where copies are few, and every number is written by one thread in a
 // fixed order: neither the number of threads nor what else shares a call can change a bit.
 #include <atomic>
 #include <system_error>
@@ -11,10 +11,6 @@
 
 namespace soma {
 namespace {
-
-// Weights beyond this are streamed from outer caches: several tiles then share each panel.
-constexpr int64_t CACHED_BYTES = 1 << 20;
-constexpr int SHARED_TILES = 4;
 
 struct Problem {
     int32_t width, depth, embedding, experts, batch, time, directions, threads;
@@ -57,109 +53,31 @@ bool parallel(int threads, Worker worker) {
     return ok;
 }
 
-// Which sequences run together: full tiles of two vectors, several at once where weights are large, then one narrower
-// tile if one vector holds the rest.
-struct Group {
+// The batch is cut into tiles of two vectors, and one of a single vector if that holds the rest.
+struct Part {
     int first, sequences;
 };
 
-std::vector<Group> groups(const Problem& p) {
-    #ifdef X1
-    constexpr int full = VL;
-#else
-    constexpr int full = Tile<2>::LANES;
-#endif
-    
-#ifndef XG
-#define XG 1
-#endif
-#ifndef XS
-#define XS SHARED_TILES
-#endif
-const int together = full * (p.size * int64_t{sizeof(float)} > CACHED_BYTES ? XS : XG);
-    std::vector<Group> out;
-    int first = 0;
-    const int rest = p.batch % full <= VL ? p.batch % full : 0;
-    while (first < p.batch - rest) {
-        const int n = std::min(together, p.batch - rest - first);
-        out.push_back({first, n});
-        first += n;
-    }
-    if (rest) out.push_back({first, rest});
+std::vector<Part> parts(int batch) {
+    std::vector<Part> out;
+    for (int first = 0; first < batch; first += Tile<2>::LANES)
+        out.push_back({first, std::min(Tile<2>::LANES, batch - first)});
     return out;
 }
 
-template <int NV>
-class Runner {
-  public:
-    Runner(const Problem& p, const Weights& w) : p_(p), s_(p.sizes()), step_(s_, w, tiles_) {}
-
-    void run(int copy, Group g) {
-        const int lanes = Tile<NV>::LANES, row = p_.time + 1;
-        const uint8_t* tokens = p_.tokens + int64_t{copy / p_.copies_per_expert()} * p_.batch * row;
-        const size_t n = (g.sequences + lanes - 1) / lanes;
-        while (tiles_.size() > n) tiles_.pop_back();
-        while (tiles_.size() < n) tiles_.emplace_back(s_);
-        for (size_t i = 0; i < n; ++i) {
-            const int first = g.first + static_cast<int>(i) * lanes;
-            const int last = std::min(first + lanes, g.first + g.sequences);
-            tiles_[i].start(s_, tokens + int64_t{first} * row, row, last - first);
-        }
-        for (int t = 0; t < p_.time; ++t) {
-            step_.body(t);
-            if (p_.hidden) write_hidden(copy, g, t);
-            if (p_.sequence_losses || p_.token_losses) step_.decode(t);
-            if (p_.token_losses) write_token_losses(copy, g, t);
-        }
-        if (p_.sequence_losses) each(g, [&](Tile<NV>& tile, int lane, int b) {
-            p_.sequence_losses[int64_t{copy} * p_.batch + b] = tile.loss[lane];
-        });
-    }
-
-  private:
-    template <class Use>
-    void each(Group g, Use use) {
-        for (int i = 0; i < g.sequences; ++i) use(tiles_[i / Tile<NV>::LANES], i % Tile<NV>::LANES, g.first + i);
-    }
-
-    void write_hidden(int copy, Group g, int t) {
-        each(g, [&](Tile<NV>& tile, int lane, int b) {
-            float* row = p_.hidden + ((int64_t{copy} * p_.batch + b) * p_.time + t) * p_.embedding;
-            for (int k = 0; k < p_.embedding; ++k) row[k] = tile.out[k * Tile<NV>::LANES + lane];
-        });
-    }
-
-    void write_token_losses(int copy, Group g, int t) {
-        each(g, [&](Tile<NV>& tile, int lane, int b) {
-            p_.token_losses[(int64_t{copy} * p_.batch + b) * p_.time + t] = tile.loss[lane];
-            tile.loss[lane] = 0;
-        });
-    }
-
-    const Problem& p_;
-    Sizes s_;
-    std::vector<Tile<NV>> tiles_;
-    Step<NV> step_;
-};
-
+// One thread's copy and tiles.
 class Worker {
   public:
     explicit Worker(const Problem& p)
-        : p_(p), theta_(p.directions ? padded(p.size, BLOCK) : 0), weights_(p.sizes()), wide_(p, weights_),
-          narrow_(p, weights_) {}
+        : p_(p), theta_(p.directions ? padded(p.size, BLOCK) : 0), weights_(p.sizes()), wide_(p.sizes(), weights_),
+          narrow_(p.sizes(), weights_) {}
 
-    void run(int copy, Group g) {
+    void run(int copy, Part part) {
         if (copy != packed_) pack(copy);
-        
-#ifdef X1
-        if (true)
-#else
-        if (g.sequences <= VL)
-#endif
-
-            narrow_.run(copy, g);
+        if (part.sequences <= Tile<1>::LANES)
+            run(narrow_, copy, part);
         else
-            wide_.run(copy, g);
+            run(wide_, copy, part);
     }
 
   private:
@@ -175,26 +93,47 @@ class Worker {
         packed_ = copy;
     }
 
+    template <int NV>
+    void run(Tile<NV>& tile, int copy, Part part) {
+        const int64_t expert = copy / p_.copies_per_expert(), row = p_.time + 1;
+        const int64_t first = int64_t{copy} * p_.batch + part.first;  // row of the results
+        tile.start(p_.tokens + (expert * p_.batch + part.first) * row, row, part.sequences);
+        double total[Tile<NV>::LANES] = {};
+        for (int t = 0; t < p_.time; ++t) {
+            tile.body(t);
+            if (p_.hidden)
+                for (int i = 0; i < part.sequences; ++i)
+                    tile.hidden(i, p_.hidden + ((first + i) * p_.time + t) * p_.embedding);
+            if (!p_.sequence_losses && !p_.token_losses) continue;
+            double loss[Tile<NV>::LANES];
+            tile.decode(t, loss);
+            for (int i = 0; i < Tile<NV>::LANES; ++i) total[i] += loss[i];
+            if (p_.token_losses)
+                for (int i = 0; i < part.sequences; ++i) p_.token_losses[(first + i) * p_.time + t] = loss[i];
+        }
+        if (p_.sequence_losses) std::copy(total, total + part.sequences, p_.sequence_losses + first);
+    }
+
     const Problem& p_;
     int packed_ = -1;
     Buffer theta_;
     Weights weights_;
-    Runner<2> wide_;
-    Runner<1> narrow_;
+    Tile<2> wide_;
+    Tile<1> narrow_;
 };
 
 bool forward(const Problem& p) {
-    const std::vector<Group> all = groups(p);
-    const int copies = p.experts * p.copies_per_expert(), parts = static_cast<int>(all.size());
+    const std::vector<Part> all = parts(p.batch);
+    const int copies = p.experts * p.copies_per_expert(), n = static_cast<int>(all.size());
     const bool whole = copies % p.threads == 0 || copies >= 4 * p.threads;
-    const int jobs = whole ? copies : copies * parts;
+    const int jobs = whole ? copies : copies * n;
     return parallel(std::min(p.threads, jobs), [&](auto next) {
         Worker worker(p);
         for (int job; (job = next()) < jobs;) {
             if (whole)
-                for (const Group& g : all) worker.run(job, g);
+                for (const Part& part : all) worker.run(job, part);
             else
-                worker.run(job / parts, all[job % parts]);
+                worker.run(job / n, all[job % n]);
         }
     });
 }
@@ -250,6 +189,20 @@ EXPORT int soma_supported() {
 EXPORT void soma_philox(const uint32_t* counter, uint64_t key, uint32_t* out) {
     const soma::Philox words = soma::philox({{counter[0], counter[1], counter[2], counter[3]}}, key);
     std::memcpy(out, words.word, sizeof words.word);
+}
+
+// Multiply-adds and nothing else: the arithmetic peak that benchmarks/engine.py compares with. Returns the operations.
+EXPORT double soma_peak(int64_t rounds) {
+    using namespace soma;
+    constexpr int N = 10;  // enough independent chains for the latency, few enough for 16 registers
+    volatile float factor = 0.999f;
+    const Vec scale = splat(factor);
+    Vec sum[N];
+    EACH_VECTOR sum[i] = splat(static_cast<float>(i));  // equal chains would be computed once
+    for (int64_t round = 0; round < rounds; ++round) EACH_VECTOR sum[i] = sum[i] * scale + scale;
+    volatile float used = 0;
+    EACH_VECTOR used = used + sum[i][0];
+    return 2.0 * N * VL * static_cast<double>(rounds);
 }
 
 EXPORT int soma_forward(const soma::Problem* p) { return !soma::forward(*p); }

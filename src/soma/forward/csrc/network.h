@@ -1,6 +1,6 @@
 // The LSTM expert of soma.models.lstm, one perturbed copy at a time, whole network per time step.
 //
-// A tile is LANES = NV * VL sequences. Its activations are [feature][lane]. Matrices are packed once per copy into panels
+// A tile is LANES = NV * VL sequences; its activations are [feature][lane]. Matrices are packed once per copy into panels
 // of ROWS rows, [row / ROWS][column][ROWS], with the gain of the LayerNorm before them folded in. Padded rows are zero and
 // keep padded features zero.
 //
@@ -51,42 +51,10 @@ class Buffer {
     std::unique_ptr<float, Free> data_;
 };
 
-// ------------------------------------------------------------------------------------------- tiles and primitives
+// ------------------------------------------------------------------------------------------- primitives of a tile
 
-template <int NV>
-struct Tile {
-    static constexpr int LANES = NV * VL;
-    const uint8_t* tokens = nullptr;  // of the first sequence, [sequence][T + 1]
-    int sequences = 0;                // lanes in use; the others run on byte 0 and are never read
-    int64_t stride = 0;               // bytes from one sequence to the next
-    Buffer x, norm, wide, out, target, spare;  // residual, LayerNorm, gates or MLP, decoder input, row of E, new h
-    std::vector<Buffer> h, c;                  // state of every block
-    alignas(64) double loss[LANES];            // summed over time, or of the last token
-
-    explicit Tile(const Sizes& s)
-        : x(s.width_rows() * LANES), norm(s.width_rows() * LANES), wide(GATES * s.width_rows() * LANES),
-          out(s.embedding_rows() * LANES), target(s.embedding_rows() * LANES), spare(s.width_rows() * LANES) {
-        for (int l = 0; l < s.depth; ++l) {
-            h.emplace_back(s.width_rows() * LANES);
-            c.emplace_back(s.width_rows() * LANES);
-        }
-    }
-
-    void start(const Sizes& s, const uint8_t* first, int64_t row, int count) {
-        tokens = first, stride = row, sequences = count;
-        for (int l = 0; l < s.depth; ++l) {
-            std::memset(h[l], 0, sizeof(float) * s.width_rows() * LANES);
-            std::memset(c[l], 0, sizeof(float) * s.width_rows() * LANES);
-        }
-        std::fill(loss, loss + LANES, 0.0);
-    }
-};
-
-// Accumulators of a panel. A narrow tile runs two panels at once, so that there are always enough independent sums to
-// hide the latency of a multiply-add.
-#ifdef XU
-constexpr int UNROLL_K=XU;
-#endif
+// A panel's products with a tile. A narrow tile (NV = 1) runs two panels at once, so that there are always enough
+// independent sums to hide the latency of a multiply-add.
 template <int NV>
 using Panel = Vec[ROWS][NV];
 template <int NV>
@@ -96,9 +64,6 @@ constexpr int PANELS = NV == 1 ? 2 : 1;
 template <int P, int NV>
 INLINE void accumulate(const float* __restrict w, int64_t K, const float* __restrict x, Panel<NV> (&a)[P]) {
     const int64_t next = K * ROWS;
-#ifdef XU
-#pragma GCC unroll UNROLL_K
-#endif
     for (int64_t k = 0; k < K; ++k, w += ROWS, x += NV * VL) {
         Vec in[NV];
 #pragma GCC unroll 4
@@ -134,18 +99,24 @@ INLINE void each_four(const Panel<NV> (&a)[P], Use use) {
     }
 }
 
-// done(tile, row, panels) for all panels of W (rows x K) times an activation of every tile. The tiles share each panel
-// while it is in cache.
-template <int NV, class Done>
-INLINE void matmul(const float* w, int rows, int64_t K, std::vector<Tile<NV>>& tiles, Buffer Tile<NV>::*input,
-                   Done done) {
+// use(offset in memory, four vectors) over W x, W (rows x K) in panels.
+template <int NV, class Use>
+INLINE void matmul(const float* w, int rows, int64_t K, const float* x, Use use) {
     each_panel<NV>(rows, [&](auto panels, int row) INLINED {
-        for (Tile<NV>& tile : tiles) {
-            Panel<NV> a[panels()] = {};
-            accumulate(w + row * K, K, static_cast<const float*>(tile.*input), a);
-            done(tile, row, a);
-        }
+        Panel<NV> a[panels()] = {};
+        accumulate(w + row * K, K, x, a);
+        each_four(a, [&](int at, Vec(&part)[4]) INLINED { use(row * NV * VL + at, part); });
     });
+}
+
+INLINE void store_four(float* p, const Vec (&a)[4]) {
+    for (int i = 0; i < 4; ++i) store(p + i * VL, a[i]);
+}
+
+// y = W x.
+template <int NV>
+INLINE void multiply(const float* w, int rows, int64_t K, const float* x, float* y) {
+    matmul<NV>(w, rows, K, x, [&](int at, Vec(&part)[4]) INLINED { store_four(y + at, part); });
 }
 
 // y[k][lane] = column k of the row of `table` that each lane's byte names; n columns, a multiple of 4.
@@ -161,6 +132,19 @@ INLINE void gather(const float* table, int64_t stride, int n, const uint8_t* byt
             for (int j = 0; j < 4; ++j) m[j] = *reinterpret_cast<const Quad*>(row[i + j] + k);
             transpose(m);
             for (int j = 0; j < 4; ++j) *reinterpret_cast<Quad*>(y + (k + j) * LANES + i) = m[j];
+        }
+}
+
+// The inverse: row i of a table of n columns from lane i.
+template <int NV>
+INLINE void scatter(const float* y, int n, float* table) {
+    constexpr int LANES = NV * VL;
+    for (int i = 0; i < LANES; i += 4)
+        for (int k = 0; k < n; k += 4) {
+            Quad m[4];
+            for (int j = 0; j < 4; ++j) m[j] = *reinterpret_cast<const Quad*>(y + (k + j) * LANES + i);
+            transpose(m);
+            for (int j = 0; j < 4; ++j) *reinterpret_cast<Quad*>(table + int64_t{i + j} * n + k) = m[j];
         }
 }
 
@@ -201,7 +185,9 @@ INLINE void layer_norm(const float* __restrict x, int n, const float* gain, floa
 
 class Weights {
   public:
-    explicit Weights(const Sizes& s) : s_(s), blocks_(s.depth), bytes_(s) {
+    explicit Weights(const Sizes& s)
+        : s_(s), blocks_(s.depth), x_(s.width_rows() * 2 * VL), norm_(s.width_rows() * 2 * VL),
+          wide_(std::max(GATES * s.width_rows(), s.embedding_rows()) * 2 * VL) {
         const int64_t d = s.width, dp = s.width_rows(), h = s.embedding, hp = s.embedding_rows();
         for (Block& b : blocks_) {
             b.gates_input = Buffer(GATES * dp * d);
@@ -294,48 +280,27 @@ class Weights {
 
     // What depends on the byte alone is computed once per copy, with the bytes as lanes.
     void tabulate() {
-        using Bytes = Tile<2>;
-        const int dp = s_.width_rows();
-        for (int first = 0; first < VOCABULARY; first += Bytes::LANES) {
-            uint8_t bytes[Bytes::LANES];
-            for (int i = 0; i < Bytes::LANES; ++i) bytes[i] = static_cast<uint8_t>(first + i);
-            std::vector<Bytes>& tile = bytes_.tiles;
-            Bytes& t = tile[0];
-            gather<2>(head, s_.embedding_rows(), s_.embedding_rows(), bytes, s_.projected() ? t.target : t.x);
+        constexpr int NV = 2, LANES = NV * VL;
+        const int dp = s_.width_rows(), hp = s_.embedding_rows();
+        for (int first = 0; first < VOCABULARY; first += LANES) {
+            uint8_t bytes[LANES];
+            for (int i = 0; i < LANES; ++i) bytes[i] = static_cast<uint8_t>(first + i);
             if (s_.projected()) {
-                matmul(project_in, dp, s_.embedding, tile, &Bytes::target, [](Bytes& t, int row, auto& a) INLINED {
-                    std::memcpy(t.x + row * Bytes::LANES, a, sizeof a);
-                });
-                scatter(t.x, dp, inputs + first * dp);
+                gather<NV>(head, hp, hp, bytes, wide_);
+                multiply<NV>(project_in, dp, s_.embedding, wide_, x_);
+                scatter<NV>(x_, dp, inputs + int64_t{first} * dp);
+            } else {
+                gather<NV>(head, hp, hp, bytes, x_);
             }
-            layer_norm<2>(t.x, s_.width, nullptr, t.norm);
-            matmul(blocks_[0].gates_input, GATES * dp, s_.width, tile, &Bytes::norm, [](Bytes& t, int row, auto& a) INLINED {
-                std::memcpy(t.wide + row * Bytes::LANES, a, sizeof a);
-            });
-            scatter(t.wide, GATES * dp, first_gates + first * GATES * dp);
+            layer_norm<NV>(x_, s_.width, nullptr, norm_);
+            multiply<NV>(blocks_[0].gates_input, GATES * dp, s_.width, norm_, wide_);
+            scatter<NV>(wide_, GATES * dp, first_gates + int64_t{first} * GATES * dp);
         }
     }
 
-    // Rows of a table from [column][lane].
-    static void scatter(const float* y, int n, float* table) {
-        constexpr int LANES = Tile<2>::LANES;
-        for (int i = 0; i < LANES; i += 4)
-            for (int k = 0; k < n; k += 4) {
-                Quad m[4];
-                for (int j = 0; j < 4; ++j) m[j] = *reinterpret_cast<const Quad*>(y + (k + j) * LANES + i);
-                transpose(m);
-                for (int j = 0; j < 4; ++j) *reinterpret_cast<Quad*>(table + (i + j) * n + k) = m[j];
-            }
-    }
-
-    struct Scratch {
-        explicit Scratch(const Sizes& s) { tiles.emplace_back(s); }
-        std::vector<Tile<2>> tiles;
-    };
-
     Sizes s_;
     std::vector<Block> blocks_;
-    Scratch bytes_;
+    Buffer x_, norm_, wide_;  // scratch of tabulate
 };
 
 // ------------------------------------------------------------------------------------------- one time step
@@ -369,144 +334,144 @@ INLINE void cells(Vec (&in)[N], Vec (&forget)[N], Vec (&candidate)[N], Vec (&out
     EACH_VECTOR h[i] = (1.0f - h[i]) * output[i];
 }
 
+// The activations and states of up to LANES sequences, and what a time step does to them.
 template <int NV>
-class Step {
+class Tile {
   public:
-    using T = Tile<NV>;
-    static constexpr int LANES = T::LANES;
+    static constexpr int LANES = NV * VL;
 
-    Step(const Sizes& s, const Weights& w, std::vector<T>& tiles) : s_(s), w_(w), tiles_(tiles) {}
+    Tile(const Sizes& s, const Weights& w)
+        : s_(s), w_(w), x_(rows(1)), norm_(rows(1)), wide_(rows(GATES)), spare_(rows(1)),
+          out_(s.embedding_rows() * LANES), target_(s.embedding_rows() * LANES) {
+        for (int l = 0; l < s.depth; ++l) {
+            h_.emplace_back(rows(1));
+            c_.emplace_back(rows(1));
+        }
+    }
+
+    // A new window: the zero state for `count` sequences, rows of `stride` bytes.
+    void start(const uint8_t* tokens, int64_t stride, int count) {
+        tokens_ = tokens, stride_ = stride, count_ = count;
+        for (int l = 0; l < s_.depth; ++l) {
+            std::memset(h_[l], 0, sizeof(float) * rows(1));
+            std::memset(c_[l], 0, sizeof(float) * rows(1));
+        }
+    }
 
     // Everything up to the decoder's input, for the bytes at time t.
     void body(int64_t t) {
-        for (T& tile : tiles_) inputs(tile, t);
+        uint8_t bytes[LANES];
+        bytes_at(t, bytes);
+        const int dp = s_.width_rows();
+        gather<NV>(s_.projected() ? w_.inputs : w_.head, dp, dp, bytes, x_);
+        gather<NV>(w_.first_gates, GATES * dp, GATES * dp, bytes, wide_);
         for (int l = 0; l < s_.depth; ++l) {
             lstm(l);
             mlp(l);
         }
-        for (T& tile : tiles_) layer_norm<NV>(tile.x, s_.width, w_.gain, s_.projected() ? tile.norm : tile.out);
-        if (s_.projected())
-            matmul(w_.project_out, s_.embedding_rows(), s_.width, tiles_, &T::norm, [](T& tile, int row, auto& a) INLINED {
-                std::memcpy(tile.out + row * LANES, a, sizeof a);
-            });
+        layer_norm<NV>(x_, s_.width, w_.gain, s_.projected() ? norm_ : out_);
+        if (s_.projected()) multiply<NV>(w_.project_out, s_.embedding_rows(), s_.width, norm_, out_);
     }
 
-    // Adds the loss of the byte at t + 1 to every lane.
-    void decode(int64_t t) {
-        for (T& tile : tiles_) {
-            uint8_t bytes[LANES];
-            bytes_at(tile, t + 1, bytes);
-            gather<NV>(w_.head, s_.embedding_rows(), s_.embedding_rows(), bytes, tile.target);
-            loss(tile);
-        }
-    }
-
-  private:
-    static void bytes_at(const T& tile, int64_t t, uint8_t (&bytes)[LANES]) {
-        for (int i = 0; i < LANES; ++i) bytes[i] = i < tile.sequences ? tile.tokens[i * tile.stride + t] : 0;
-    }
-
-    void inputs(T& tile, int64_t t) {
+    // Loss of the byte at t + 1 in every lane, after body(t): logsumexp(logits) - target logit. No logit exceeds
+    // |out| max |E_v|; where that bound is safe the exponentials need no shift. Elsewhere, lane by lane, a first pass
+    // finds the largest logit.
+    void decode(int64_t t, double (&loss)[LANES]) {
         uint8_t bytes[LANES];
-        bytes_at(tile, t, bytes);
-        if (s_.projected())
-            gather<NV>(w_.inputs, s_.width_rows(), s_.width_rows(), bytes, tile.x);
-        else
-            gather<NV>(w_.head, s_.embedding_rows(), s_.width_rows(), bytes, tile.x);
-        gather<NV>(w_.first_gates, GATES * s_.width_rows(), GATES * s_.width_rows(), bytes, tile.wide);
-    }
-
-    void lstm(int l) {
-        const int64_t d = s_.width;
-        const Weights::Block& w = w_.block(l);
-        if (l)
-            for (T& tile : tiles_) layer_norm<NV>(tile.x, s_.width, nullptr, tile.norm);
-        each_panel<NV>(GATES * s_.width_rows(), [&](auto panels, int row) INLINED {
-            for (T& tile : tiles_) {
-                Panel<NV> a[panels()] = {};
-                if (l)
-                    accumulate(w.gates_input + row * d, d, static_cast<const float*>(tile.norm), a);
-                else
-                    std::memcpy(a, tile.wide + row * LANES, sizeof a);
-                accumulate(w.gates_hidden + row * d, d, static_cast<const float*>(tile.h[l]), a);
-                units(tile, l, row / GATES, a);
-            }
-        });
-        for (T& tile : tiles_) std::swap(tile.h[l], tile.spare);
-    }
-
-    // The units of P panels, all at once.
-    template <int P>
-    ALWAYS_INLINE static void units(T& tile, int l, int unit, const Panel<NV> (&a)[P]) {
-        constexpr int N = P * UNITS * NV;  // vectors, in the order of memory
-        Vec gates[GATES][N], c[N], h[N];
-        EACH_VECTOR for (int g = 0; g < GATES; ++g) gates[g][i] = a[i / NV / UNITS][g * UNITS + i / NV % UNITS][i % NV];
-        float *state = tile.c[l] + unit * LANES, *fresh = tile.spare + unit * LANES, *x = tile.x + unit * LANES;
-        EACH_VECTOR c[i] = load(state + i * VL);
-        cells(gates[0], gates[1], gates[2], gates[3], c, h);
-        EACH_VECTOR store(state + i * VL, c[i]);
-        EACH_VECTOR store(fresh + i * VL, h[i]);
-        EACH_VECTOR store(x + i * VL, load(x + i * VL) + h[i]);
-    }
-
-    void mlp(int l) {
-        const int64_t d = s_.width;
-        const Weights::Block& w = w_.block(l);
-        for (T& tile : tiles_) layer_norm<NV>(tile.x, s_.width, nullptr, tile.norm);
-        matmul(w.up, static_cast<int>(padded(4 * d)), d, tiles_, &T::norm, [](T& tile, int row, auto& a) INLINED {
-            each_four(a, [&](int at, Vec (&part)[4]) INLINED {
-                gelu(part);
-                for (int i = 0; i < 4; ++i) store(tile.wide + row * LANES + at + i * VL, part[i]);
-            });
-        });
-        matmul(w.down, s_.width_rows(), 4 * d, tiles_, &T::wide, [](T& tile, int row, auto& a) INLINED {
-            each_four(a, [&](int at, Vec (&part)[4]) INLINED {
-                float* x = tile.x + row * LANES + at;
-                for (int i = 0; i < 4; ++i) store(x + i * VL, load(x + i * VL) + part[i]);
-            });
-        });
-    }
-
-    // logsumexp(logits) - target logit. No logit exceeds |o| max |E_v|; where that bound is safe the exponentials need no
-    // shift. Elsewhere, lane by lane, a first pass finds the largest logit.
-    void loss(T& tile) {
-        Vec square[NV] = {}, target[NV] = {}, shift[NV] = {}, sum[NV] = {};
-        for (int k = 0; k < s_.embedding; ++k)
-            for (int v = 0; v < NV; ++v) {
-                const Vec o = load(tile.out + k * LANES + v * VL);
-                square[v] += o * o;
-                target[v] += o * load(tile.target + k * LANES + v * VL);
-            }
+        bytes_at(t + 1, bytes);
+        gather<NV>(w_.head, s_.embedding_rows(), s_.embedding_rows(), bytes, target_);
+        Vec square[NV], target[NV], shift[NV] = {}, sum[NV] = {};
+        dot(out_, out_, square);
+        dot(out_, target_, target);
         if (unsafe(square)) {
-            largest_logit(tile, square, shift);
-            logits(tile, [&](int, Vec (&y)[4]) INLINED {
+            largest_logit(square, shift);
+            logits([&](int, Vec(&y)[4]) INLINED {
                 for (int i = 0; i < 4; ++i) y[i] = max(y[i] - shift[i % NV], splat(-120.0f));
                 exp2(y);
                 for (int i = 0; i < 4; ++i) sum[i % NV] += y[i];
             });
         } else {
-            logits(tile, [&](int, Vec (&y)[4]) INLINED {
+            logits([&](int, Vec(&y)[4]) INLINED {
                 exp2(y);
                 for (int i = 0; i < 4; ++i) sum[i % NV] += y[i];
             });
         }
         for (int v = 0; v < NV; ++v) {
             const Vec rest = shift[v] * (1 / LOG2_E) - target[v];
-            *reinterpret_cast<Wide*>(tile.loss + v * VL) += logarithm(sum[v]) + __builtin_convertvector(rest, Wide);
+            const Wide nats = logarithm(sum[v]) + __builtin_convertvector(rest, Wide);
+            std::memcpy(loss + v * VL, &nats, sizeof nats);
         }
+    }
+
+    // The decoder's input of one lane, [H].
+    void hidden(int lane, float* row) const {
+        for (int k = 0; k < s_.embedding; ++k) row[k] = out_[k * LANES + lane];
+    }
+
+  private:
+    int rows(int matrices) const { return matrices * s_.width_rows() * LANES; }
+
+    // Lanes without a sequence run on byte 0 and are never read.
+    void bytes_at(int64_t t, uint8_t (&bytes)[LANES]) const {
+        for (int i = 0; i < LANES; ++i) bytes[i] = i < count_ ? tokens_[i * stride_ + t] : 0;
+    }
+
+    void lstm(int l) {
+        const int64_t d = s_.width;
+        const Weights::Block& w = w_.block(l);
+        if (l) layer_norm<NV>(x_, s_.width, nullptr, norm_);
+        each_panel<NV>(GATES * s_.width_rows(), [&](auto panels, int row) INLINED {
+            Panel<NV> a[panels()] = {};
+            if (l)
+                accumulate(w.gates_input + row * d, d, static_cast<const float*>(norm_), a);
+            else
+                std::memcpy(a, wide_ + row * LANES, sizeof a);
+            accumulate(w.gates_hidden + row * d, d, static_cast<const float*>(h_[l]), a);
+            units(a, row / GATES * LANES, c_[l]);
+        });
+        std::swap(h_[l], spare_);
+    }
+
+    // The units of P panels, all at once: updates the cell state and the residual, writes the new h to spare_.
+    template <int P>
+    ALWAYS_INLINE void units(const Panel<NV> (&a)[P], int at, float* state) {
+        constexpr int N = P * UNITS * NV;  // vectors, in the order of memory
+        Vec gates[GATES][N], c[N], h[N];
+        EACH_VECTOR for (int g = 0; g < GATES; ++g) gates[g][i] = a[i / NV / UNITS][g * UNITS + i / NV % UNITS][i % NV];
+        EACH_VECTOR c[i] = load(state + at + i * VL);
+        cells(gates[0], gates[1], gates[2], gates[3], c, h);
+        EACH_VECTOR store(state + at + i * VL, c[i]);
+        EACH_VECTOR store(spare_ + at + i * VL, h[i]);
+        EACH_VECTOR store(x_ + at + i * VL, load(x_ + at + i * VL) + h[i]);
+    }
+
+    void mlp(int l) {
+        const int64_t d = s_.width;
+        const Weights::Block& w = w_.block(l);
+        layer_norm<NV>(x_, s_.width, nullptr, norm_);
+        matmul<NV>(w.up, static_cast<int>(padded(4 * d)), d, norm_, [&](int at, Vec(&part)[4]) INLINED {
+            gelu(part);
+            store_four(wide_ + at, part);
+        });
+        matmul<NV>(w.down, s_.width_rows(), 4 * d, wide_, [&](int at, Vec(&part)[4]) INLINED {
+            for (int i = 0; i < 4; ++i) part[i] += load(x_ + at + i * VL);
+            store_four(x_ + at, part);
+        });
+    }
+
+    void dot(const float* a, const float* b, Vec (&sum)[NV]) const {
+        for (int v = 0; v < NV; ++v) sum[v] = Vec{};
+        for (int k = 0; k < s_.embedding; ++k)
+            for (int v = 0; v < NV; ++v, a += VL, b += VL) sum[v] += load(a) * load(b);
     }
 
     // use(.., four vectors of logits in powers of two) over all bytes.
     template <class Use>
-    ALWAYS_INLINE void logits(const T& tile, Use use) const {
-        each_panel<NV>(VOCABULARY, [&](auto panels, int row) INLINED {
-            Panel<NV> a[panels()] = {};
-            accumulate(w_.decoder + row * s_.embedding, s_.embedding, static_cast<const float*>(tile.out), a);
-            each_four(a, use);
-        });
+    ALWAYS_INLINE void logits(Use use) const {
+        matmul<NV>(w_.decoder, VOCABULARY, s_.embedding, out_, use);
     }
 
-    // Written so that a NaN counts as unsafe and reaches the loss.
+    // Written so that a NaN counts as unsafe.
     bool unsafe(const Vec (&square)[NV]) const {
         bool safe = true;
         for (int v = 0; v < NV; ++v)
@@ -514,10 +479,10 @@ class Step {
         return !safe;
     }
 
-    void largest_logit(const T& tile, const Vec (&square)[NV], Vec (&shift)[NV]) const {
+    void largest_logit(const Vec (&square)[NV], Vec (&shift)[NV]) const {
         Vec largest[NV];
         for (int v = 0; v < NV; ++v) largest[v] = splat(-3e38f);
-        logits(tile, [&](int, Vec (&y)[4]) INLINED {
+        logits([&](int, Vec(&y)[4]) INLINED {
             for (int i = 0; i < 4; ++i) largest[i % NV] = max(largest[i % NV], y[i]);
         });
         for (int v = 0; v < NV; ++v) shift[v] = square[v] < w_.safe_square ? Vec{} : largest[v];
@@ -525,7 +490,12 @@ class Step {
 
     Sizes s_;
     const Weights& w_;
-    std::vector<T>& tiles_;
+    const uint8_t* tokens_ = nullptr;  // of the first sequence
+    int64_t stride_ = 0;
+    int count_ = 0;
+    Buffer x_, norm_, wide_, spare_;  // residual, LayerNorm, gates or MLP, the next h
+    Buffer out_, target_;             // the decoder's input, the row of E that it is to predict
+    std::vector<Buffer> h_, c_;       // states of every block
 };
 
 }  // namespace soma

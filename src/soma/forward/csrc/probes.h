@@ -68,7 +68,7 @@ inline void perturb(const float* theta, int64_t size, const Direction& z, float 
 inline void add_block(const Philox& words, double coefficient, double* total) {
     for (int i = 0; i < BLOCK; i += VL) {
         const int half = i / 32 * 2;
-        const Int z = (1 - 2 * bits(words.word[half + 1], i % 32)) * bits(words.word[half], i % 32);
+        const Int z = (1 - (bits(words.word[half + 1], i % 32) << 1)) & -bits(words.word[half], i % 32);
         Wide* sum = reinterpret_cast<Wide*>(total + i);
         *sum += __builtin_convertvector(z, Wide) * coefficient;
     }

@@ -111,11 +111,12 @@ INLINE void gelu(Vec (&x)[N]) {
 }
 
 // Natural logarithm of normal positive a, in double: 2 atanh((m - 1) / (m + 1)) for the mantissa m in [1/sqrt2, sqrt2).
+// NaN of NaN and infinity, through a - a.
 INLINE Wide logarithm(Vec a) {
     const Int bits = (Int)a - 0x3f3504f3;
     const Int exponent = bits >> 23;
     const Vec m = (Vec)((bits & 0x007fffff) + 0x3f3504f3);
-    const Vec s = (m - 1.0f) / (m + 1.0f);
+    const Vec s = (m - 1.0f) / (m + 1.0f) + (a - a);
     const Vec t = s * s;
     Vec p = t * (2.0f / 9) + 2.0f / 7;
     p = p * t + 2.0f / 5;

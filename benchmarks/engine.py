@@ -1,0 +1,265 @@
+"""How fast the CPU engine is, on this machine: `python benchmarks/engine.py [--quick]` writes benchmarks/engine.json.
+
+Every comparison is a ratio inside one process, its two sides in turn, and the median over the rounds: clocks and
+neighbours move absolute times by tens of percent. One-thread times are CPU times of the thread. Rates count the nominal
+operations of the model (soma.models.count), which the kernel undercuts by its table of the first layer's input.
+
+Shapes: J directions, B sequences, T predicted bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from soma.estimators import spsa
+from soma.forward.cpu import CpuEngine
+from soma.models.count import operations_per_token
+from soma.models.lstm import initialise, tensors
+from soma.models.spec import LSTMSpec
+from soma.probes import Probes
+from soma.rng import Stream
+from soma.training.adam import Adam
+
+EPS = 1e-3
+
+Case = tuple[int, int, int, int, float, float | None]
+"""Width, B, T, J, least ratio to the naive loop, least ratio to the same loop fed 8 sequences at a time."""
+
+CASES: list[Case] = [
+    (32, 32, 256, 2, 2.2, None),
+    (32, 64, 1024, 1, 4.0, 2.5),
+    (16, 16, 256, 4, 2.5, None),
+    (64, 32, 256, 1, 1.8, None),
+    (181, 64, 32, 1, 1.3, None),
+    (509, 64, 16, 1, 1.0, None),
+]
+
+
+class Problem:
+    """One expert, one batch of text-like bytes, J directions."""
+
+    def __init__(self, width: int, batch: int, length: int, directions: int) -> None:
+        self.spec = LSTMSpec(width)
+        theta, head = initialise(self.spec, Stream.named(0, "benchmark"))
+        self.theta, self.head = theta[None], head[None]
+        rng = np.random.default_rng(0)
+        successors = rng.integers(32, 127, size=(256, 4))
+        self.tokens = np.zeros((1, batch, length + 1), dtype=np.uint8)
+        self.tokens[0, :, 0] = rng.integers(32, 127, size=batch)
+        for t in range(length):
+            self.tokens[0, :, t + 1] = successors[self.tokens[0, :, t], rng.integers(0, 4, size=batch)]
+        self.probes = Probes(self.spec, Stream.named(0, "probe"), "sparse", 0, (0,), range(directions))
+        self.operations = 2.0 * directions * batch * length * operations_per_token(self.spec)
+
+    def kernel(self, engine: CpuEngine) -> NDArray[np.float64]:
+        return engine.losses(self.spec, self.theta, self.head, self.tokens, self.probes, [EPS])
+
+
+class NaiveLoop:
+    """What one would write first: modules of torch.nn, one perturbed copy after the other."""
+
+    def __init__(self, spec: LSTMSpec) -> None:
+        self.spec = spec
+        self.lstms = [nn.LSTM(spec.width, spec.width, bias=False, batch_first=True) for _ in range(spec.depth)]
+
+    @torch.no_grad()
+    def losses(self, problem: Problem, rows: int) -> NDArray[np.float64]:
+        """Losses [1, J, 2]; the batch is fed `rows` sequences at a time."""
+        signs = torch.from_numpy(problem.probes.signs()[0]).float()
+        tokens = torch.from_numpy(problem.tokens[0]).long()
+        out = np.empty((1, len(signs), 2))
+        for j, z in enumerate(signs):
+            for s, step in enumerate((EPS, -EPS)):
+                w = {k: v[0] for k, v in tensors(self.spec, problem.theta + step * z).items()}
+                for i, lstm in enumerate(self.lstms):
+                    lstm.get_parameter("weight_ih_l0").copy_(w[f"blocks.{i}.lstm_input"])
+                    lstm.get_parameter("weight_hh_l0").copy_(w[f"blocks.{i}.lstm_hidden"])
+                parts = [self._nats(w, problem.head[0], part) for part in tokens.split(rows)]
+                out[0, j, s] = sum(parts) / tokens[:, 1:].numel()
+        return out
+
+    def _nats(self, w: dict[str, Tensor], head: Tensor, tokens: Tensor) -> float:
+        d = (self.spec.width,)
+        x = F.embedding(tokens[:, :-1], head)
+        if self.spec.projected:
+            x = F.linear(x, w["project_in"])
+        for i, lstm in enumerate(self.lstms):
+            x = x + lstm(F.layer_norm(x, d, w[f"blocks.{i}.lstm_norm"]))[0]
+            up = F.gelu(F.linear(F.layer_norm(x, d, w[f"blocks.{i}.mlp_norm"]), w[f"blocks.{i}.mlp_up"]))
+            x = x + F.linear(up, w[f"blocks.{i}.mlp_down"])
+        x = F.layer_norm(x, d, w["norm"])
+        if self.spec.projected:
+            x = F.linear(x, w["project_out"])
+        logits = F.linear(x, head).flatten(0, 1)
+        return F.cross_entropy(logits, tokens[:, 1:].flatten(), reduction="none").double().sum().item()
+
+
+def timed(work: Callable[[], object], clock: Callable[[], float]) -> float:
+    start = clock()
+    work()
+    return clock() - start
+
+
+def rounds(
+    candidates: dict[str, Callable[[], object]], repeats: int, clock: Callable[[], float] = time.thread_time
+) -> dict[str, list[float]]:
+    """Seconds of every candidate, in turn, after one round that is not counted."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(repeats + 1):
+        for name, work in candidates.items():
+            times[name].append(timed(work, clock))
+    return {name: values[1:] for name, values in times.items()}
+
+
+def ratio(slow: list[float], fast: list[float]) -> float:
+    return median(a / b for a, b in zip(slow, fast, strict=True))
+
+
+def against_naive(engine: CpuEngine, case: Case, repeats: int) -> dict[str, Any]:
+    """One row: rates on one thread, share of the multiply-add peak and of torch.mm, ratios to the naive loops."""
+    width, batch, length, directions, least, least_chunked = case
+    problem, peak_rounds = Problem(width, batch, length, directions), 4_000_000
+    naive, square = NaiveLoop(problem.spec), torch.ones(2048, 2048)
+    operations = engine.peak(1) * peak_rounds
+    times = rounds(
+        {
+            "peak": lambda: engine.peak(peak_rounds),
+            "kernel": lambda: problem.kernel(engine),
+            "mm": lambda: square @ square,
+            "naive": lambda: naive.losses(problem, batch),
+            "naive_8_rows": lambda: naive.losses(problem, 8),
+        },
+        repeats,
+    )
+    kernel, scale = times["kernel"], problem.operations
+    row: dict[str, Any] = {
+        "width": width,
+        "batch": batch,
+        "length": length,
+        "directions": directions,
+        "seconds": {name: [min(t), median(t), max(t)] for name, t in times.items()},
+        "gflops": scale / median(kernel) / 1e9,
+        "share_of_peak": ratio([t * scale / operations for t in times["peak"]], kernel),
+        "share_of_torch_mm": ratio([t * scale / (2 * 2048**3) for t in times["mm"]], kernel),
+        "times_naive": ratio(times["naive"], kernel),
+        "times_naive_8_rows": ratio(times["naive_8_rows"], kernel),
+    }
+    checks = [row["times_naive"] >= least]
+    if least_chunked is not None:
+        checks.append(row["times_naive_8_rows"] >= least_chunked)
+    if width >= 32 and batch >= 32:
+        checks.append(row["share_of_torch_mm"] >= 0.55)
+    row["meets_targets"] = all(checks)
+    return row
+
+
+def threads(engine: CpuEngine, repeats: int) -> dict[str, Any]:
+    """Gain of two threads at the paper's size (two directions of it): wall clock, which needs a second core that is
+    free, and the processor time that two threads need for what one does, which does not."""
+    problem = Problem(32, 64, 1024, 2)
+
+    def run(count: int) -> None:
+        torch.set_num_threads(count)
+        problem.kernel(engine)
+
+    candidates: dict[str, Callable[[], object]] = {"one": lambda: run(1), "two": lambda: run(2)}
+    wall = rounds(candidates, repeats, time.perf_counter)
+    cpu = rounds(candidates, repeats, time.process_time)
+    torch.set_num_threads(1)
+    gain, best = ratio(wall["one"], wall["two"]), min(wall["one"]) / min(wall["two"])
+    return {
+        "gain": gain,
+        "best": best,
+        "processor_time": ratio(cpu["two"], cpu["one"]),
+        "seconds": wall,
+        "meets_targets": max(gain, best) >= 1.6,
+    }
+
+
+def update_share(engine: CpuEngine, repeats: int) -> dict[str, Any]:
+    """Share of an update that is not the network's time steps: perturbing and packing the weights (measured with windows
+    of one byte), combining the probes, Adam and the Python around them."""
+    problem = Problem(32, 32, 256, 32)
+    theta, rule = problem.theta.clone(), Adam(0.9, 0.999, 1e-8, 1e-4)
+    m, v, lr = torch.zeros_like(theta), torch.zeros_like(theta), torch.tensor([[0.0]])
+
+    def update(tokens: NDArray[np.uint8]) -> None:
+        got = spsa.estimate(engine, problem.spec, theta, problem.head, [tokens], [problem.probes], [EPS])
+        rule.step(theta, torch.from_numpy(got.gradient.astype(np.float32)), m, v, 1, lr)
+
+    one_byte = problem.tokens[:, :, :2].copy()
+    times = rounds({"update": lambda: update(problem.tokens), "rest": lambda: update(one_byte)}, repeats)
+    share = ratio(times["rest"], times["update"])
+    seconds = {name: median(t) for name, t in times.items()}
+    return {"share_outside_time_steps": share, "seconds": seconds, "meets_targets": share < 0.05}
+
+
+def machine(engine: CpuEngine) -> dict[str, Any]:
+    cpu = next(
+        (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        platform.processor() or platform.machine(),
+    )
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "load_average": os.getloadavg(),
+        "instruction_set": engine.isa,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "soma": version("soma-repro"),
+    }
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines() if Path(path).exists() else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="three rounds instead of seven, narrow models only")
+    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
+    arguments = parser.parse_args()
+    repeats = 3 if arguments.quick else 7
+    torch.set_num_threads(1)
+    engine = CpuEngine()
+    result: dict[str, Any] = {"machine": machine(engine), "rounds": repeats, "one_thread": []}
+    print(f"{'d':>4} {'B':>4} {'T':>5}  GF/s  of peak  of torch.mm  x naive  x naive, 8 rows")
+    for case in CASES:
+        if arguments.quick and case[0] > 64:
+            continue
+        row = against_naive(engine, case, repeats)
+        result["one_thread"].append(row)
+        print(
+            f"{row['width']:4} {row['batch']:4} {row['length']:5} {row['gflops']:5.0f}  {row['share_of_peak']:6.0%} "
+            f"{row['share_of_torch_mm']:11.0%}  {row['times_naive']:8.2f} {row['times_naive_8_rows']:15.2f}"
+            f"{'' if row['meets_targets'] else '   below target'}"
+        )
+    result["two_threads"] = gain = threads(engine, repeats)
+    print(
+        f"two threads: {gain['gain']:.2f} x one (best against best {gain['best']:.2f}), "
+        f"with {gain['processor_time']:.2f} x its processor time"
+    )
+    result["update"] = update = update_share(engine, repeats)
+    print(f"outside the time steps: {update['share_outside_time_steps']:.1%} of an update")
+    arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"wrote {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,462 @@
+"""Checks every engine on this machine's GPU against the float64 reference, then times updates.
+
+    python benchmarks/gpu.py                     needs CUDA; under four minutes; writes gpu.json
+    python benchmarks/gpu.py --quick             one minute: the checks, and the paper's setting alone
+    python benchmarks/gpu.py --compile 90 120    needs no GPU: registers, spills and shared memory of every kernel
+
+An update is what a training step of one expert does on the device: the losses of all directions with both signs on one
+batch, their combination to a gradient, and Adam. At width 32, n_pert = B = 64 and T = 1,024 the paper reports 0.138 to
+0.169 s on an RTX 5090 (PAPER.md section 4). One whole update runs before those that are timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import itertools
+import json
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from soma.estimators import spsa
+from soma.forward.engine import Engine
+from soma.forward.reference import ReferenceEngine
+from soma.forward.torch_engine import TorchEngine
+from soma.models import lstm
+from soma.models.spec import LSTMSpec
+from soma.probes import Probes
+from soma.rng import Stream
+from soma.training.adam import Adam
+
+EPS = 1e-3
+DIFFERENCE_ERROR = 2e-4  # of L+ - L- against float64, as in tests/forward
+LOSS_ERROR = 3e-6
+
+Engines = dict[str, Callable[[], Engine]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Sizes of one update of one expert."""
+
+    width: int
+    directions: int = 64
+    batch: int = 64
+    time: int = 1024
+
+
+PAPER = Setting(32)
+WIDE = [Setting(181), Setting(361), Setting(509)]
+CHECKS = [Setting(32, 4, 16, 64), Setting(33, 2, 5, 40), Setting(181, 2, 4, 40), Setting(509, 1, 3, 20)]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The arguments of `Engine.losses` for one expert."""
+
+    spec: LSTMSpec
+    theta: Tensor
+    head: Tensor
+    tokens: NDArray[np.uint8]
+    probes: Probes
+
+    @classmethod
+    def of(cls, setting: Setting, device: torch.device) -> Problem:
+        """Initial weights, and bytes from a Markov chain with four successors."""
+        spec = LSTMSpec(setting.width)
+        theta, head = lstm.initialise(spec, Stream.named(0, "benchmark", "initial"))
+        stream = Stream.named(0, "benchmark", "bytes")
+        successors = 32 + stream.integers(1024, 95).reshape(256, 4)
+        choices = stream.integers(setting.batch * setting.time, 4, direction=1).reshape(setting.batch, setting.time)
+        tokens = np.full((1, setting.batch, setting.time + 1), 32, dtype=np.uint8)
+        tokens[0, :, 0] += np.arange(setting.batch, dtype=np.uint8) % 95
+        for t in range(setting.time):
+            tokens[0, :, t + 1] = successors[tokens[0, :, t], choices[:, t]]
+        probes = Probes(spec, Stream.named(0, "benchmark", "probe"), "sparse", 1, (0,), range(setting.directions))
+        return cls(spec, theta[None].to(device), head[None].to(device), tokens, probes)
+
+    def losses(self, engine: Engine) -> NDArray[np.float64]:
+        return engine.losses(self.spec, self.theta, self.head, self.tokens, self.probes, [EPS])
+
+
+class Update:
+    """One training update after another on a problem, without the loop's bookkeeping."""
+
+    def __init__(self, engine: Engine, problem: Problem) -> None:
+        self.engine, self.problem, self.done = engine, problem, 0
+        self.theta = problem.theta.clone()
+        self.m, self.v = torch.zeros_like(self.theta), torch.zeros_like(self.theta)
+        self.adam = Adam(0.9, 0.999, 1e-8, 1e-4)
+
+    def __call__(self) -> None:
+        self.done += 1
+        p = self.problem
+        probes = replace(p.probes, update=self.done)
+        estimate = spsa.estimate(self.engine, p.spec, self.theta, p.head, [p.tokens], [probes], [EPS])
+        gradient = torch.from_numpy(estimate.gradient).to(self.theta)
+        self.adam.step(self.theta, gradient, self.m, self.v, self.done, self.theta.new_full((1, 1), EPS))
+
+
+class Clock:
+    """Wall time of work on a device, and how much of the benchmark's time is left."""
+
+    def __init__(self, device: torch.device, seconds: float) -> None:
+        self.device = device
+        self.deadline = time.monotonic() + seconds
+
+    def left(self) -> float:
+        return self.deadline - time.monotonic()
+
+    def seconds(self, work: Callable[[], object]) -> float:
+        """From an idle device to an idle device."""
+        self._wait()
+        started = time.perf_counter()
+        work()
+        self._wait()
+        return time.perf_counter() - started
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+class Record:
+    """The JSON file, whole on disk after every row, so that an interrupted run leaves what it measured."""
+
+    def __init__(self, path: Path, facts: dict[str, Any]) -> None:
+        self._path = path
+        self._content: dict[str, Any] = dict(facts)
+
+    def add(self, table: str, row: dict[str, Any]) -> None:
+        self._content.setdefault(table, []).append(row)
+        part = self._path.with_name(self._path.name + ".part")
+        part.write_text(json.dumps(self._content, indent=1) + "\n")
+        part.replace(self._path)
+        print(f"{table[:-1]:6s}", *(f"{k} {_short(v)}" for k, v in row.items() if k != "seconds"), sep="  ", flush=True)
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._content.get(table, [])
+        return rows
+
+
+def check(record: Record, engines: Engines, settings: list[Setting], device: torch.device) -> None:
+    """Losses, their differences, losses of single bytes and combined directions against the reference."""
+    for setting in settings:
+        on_cpu = Problem.of(setting, torch.device("cpu"))
+        want = on_cpu.losses(ReferenceEngine())
+        tokens_want = ReferenceEngine().token_losses(on_cpu.spec, on_cpu.theta, on_cpu.head, on_cpu.tokens)
+        coefficients = Stream.named(0, "benchmark", "coefficients").normal(setting.directions)[None]
+        combined = ReferenceEngine().combine(on_cpu.probes, coefficients)
+        problem = Problem.of(setting, device)
+        for name, make in engines.items():
+            row: dict[str, Any] = {"engine": name, **asdict(setting)}
+            with _failure_in(row):
+                row["passed"] = False
+                engine = make()
+                got = problem.losses(engine)
+                difference, difference_want = got[..., 0] - got[..., 1], want[..., 0] - want[..., 1]
+                error = np.mean((difference - difference_want) ** 2) / np.mean(difference_want**2)
+                row["difference_error"] = float(np.sqrt(error))
+                row["loss_error"] = float(np.max(np.abs(got / want - 1)))
+                tokens_got = engine.token_losses(problem.spec, problem.theta, problem.head, problem.tokens)
+                row["token_loss_error"] = float(np.max(np.abs(tokens_got - tokens_want)))
+                row["combine_equal"] = bool(np.array_equal(engine.combine(problem.probes, coefficients), combined))
+                row["passed"] = (
+                    row["difference_error"] <= DIFFERENCE_ERROR
+                    and row["loss_error"] <= LOSS_ERROR
+                    and row["token_loss_error"] <= 1e-4
+                    and row["combine_equal"]
+                )
+            record.add("checks", row)
+
+
+def measure(
+    record: Record,
+    engines: Engines,
+    settings: list[Setting],
+    device: torch.device,
+    clock: Clock,
+    repeats: int,
+    table: str = "times",
+) -> None:
+    """Times updates of every engine until the clock runs out; at least two, one of them not counted."""
+    for setting, (name, make) in itertools.product(settings, engines.items()):
+        row: dict[str, Any] = {"engine": name, **asdict(setting)}
+        with _failure_in(row):
+            if clock.left() <= 0:
+                raise TimeoutError("not run: the benchmark is out of time")
+            problem = Problem.of(setting, device)
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats(device)
+            update = Update(make(), problem)
+            row["first"] = clock.seconds(update)
+            seconds = [clock.seconds(update)]
+            # A setting takes at most a quarter of what is left, so that slow ones leave time for those after them.
+            share = clock.left() / 4
+            while len(seconds) < repeats and sum(seconds) + max(seconds) < share:
+                seconds.append(clock.seconds(update))
+            row |= summary(seconds)
+            if device.type == "cuda":
+                row["peak_gigabytes"] = torch.cuda.max_memory_allocated(device) / 1e9
+        record.add(table, row)
+
+
+def summary(seconds: list[float]) -> dict[str, Any]:
+    """Median and spread of durations, and the durations."""
+    lower, median, upper = np.quantile(seconds, [0.25, 0.5, 0.75]).tolist()
+    return {
+        "median": median,
+        "best": min(seconds),
+        "worst": max(seconds),
+        "lower_quartile": lower,
+        "upper_quartile": upper,
+        "seconds": seconds,
+    }
+
+
+def facts(device: torch.device) -> dict[str, Any]:
+    """What the times belong to."""
+    properties = torch.cuda.get_device_properties(device)
+    try:
+        import triton
+
+        triton_version = triton.__version__
+    except ImportError:
+        triton_version = None
+    return {
+        "device": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "memory_gigabytes": properties.total_memory / 1e9,
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "triton": triton_version,
+            "numpy": np.__version__,
+        },
+        "host": {"system": platform.platform(), "cores": os.cpu_count()},
+        "date": time.strftime("%Y-%m-%d"),
+        "paper_rtx_5090_seconds": [0.138, 0.169],
+    }
+
+
+def gpu_engines(device: torch.device) -> Engines:
+    """Every engine of a CUDA device; without triton only torch's."""
+    engines: Engines = {"torch": lambda: TorchEngine(device)}
+    try:
+        from soma.forward.triton_engine import TritonEngine
+    except ImportError as error:
+        print(f"the triton engine is left out: {error}", file=sys.stderr)
+        return engines
+    return {
+        "triton": lambda: TritonEngine(device),
+        "triton-tf32x3": lambda: TritonEngine(device, precision="tf32x3"),
+        "triton-no-graphs": lambda: TritonEngine(device, graphs=False),
+        **engines,
+    }
+
+
+def tuned_engines(device: torch.device) -> Engines:
+    """The narrow kernels with other sizes than their default."""
+    from soma.forward.triton_engine import Precision, TritonEngine, Tuning
+
+    changes: list[dict[str, Any]] = [
+        {"lstm_registers": 128},
+        {"lstm_warps": 8},
+        {"lstm_tile": 32, "lstm_warps": 8},
+        {"row_tile": 16},
+        {"row_tile": 64, "row_warps": 8},
+        {"row_programs": 4},
+        {"row_programs": 32},
+        {"narrow_floats": 1 << 23},
+        {"narrow_floats": 1 << 28, "longest": 1024},
+    ]
+    engines: Engines = {}
+    precisions: tuple[Precision, ...] = ("ieee", "tf32x3")
+    for precision, change in itertools.product(precisions, changes):
+        name = " ".join([precision, *(f"{k}={v}" for k, v in change.items())])
+
+        def make(precision: Precision = precision, change: dict[str, Any] = change) -> Engine:
+            return TritonEngine(device, precision=precision, tuning=Tuning(**change))
+
+        engines[name] = make
+    return engines
+
+
+def kernel_times(record: Record, engine: Engine, setting: Setting, device: torch.device) -> None:
+    """Device time of one update by kernel, longest first, as torch's profiler sees it."""
+    from torch.profiler import ProfilerActivity, profile
+
+    update = Update(engine, Problem.of(setting, device))
+    update()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        update()
+        torch.cuda.synchronize(device)
+    events = sorted(profiler.key_averages(), key=lambda e: -float(e.self_device_time_total))
+    for event in events[:12]:
+        milliseconds = float(event.self_device_time_total) / 1e3
+        record.add("kernels", {"kernel": event.key[:60], "calls": int(event.count), "milliseconds": milliseconds})
+
+
+def compile_kernels(architecture: int, record: Record) -> None:
+    """Compiles every kernel as the engine launches it at the paper's setting and at width 509; needs no GPU.
+
+    The launches are those of the engine itself: it runs on the CPU with kernels that only write down their arguments.
+    """
+    for name, source, options in _launches():
+        import triton
+        from triton.backends.compiler import GPUTarget
+
+        log = io.StringIO()
+        triton.knobs.nvidia.dump_ptxas_log = True  # how ptxas is asked for registers; it prints
+        triton.knobs.compilation.always_compile = True
+        with contextlib.redirect_stdout(log):
+            target = GPUTarget("cuda", architecture, 32)
+            compiled = triton.compile(source, target=target, options=options)
+        registers = re.search(r"Used (\d+) registers", log.getvalue())
+        spilled = re.findall(r"(\d+) bytes spill", log.getvalue())
+        if registers is None or not spilled:
+            raise RuntimeError(f"ptxas said nothing about {name}: {log.getvalue()}")
+        row = {"kernel": name, "architecture": f"sm_{architecture}", "registers": int(registers[1])}
+        row |= {"spilled_bytes": sum(map(int, spilled)), "shared_bytes": compiled.metadata.shared}
+        record.add("kernels", row | {"warps": compiled.metadata.num_warps})
+
+
+def _launches() -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """Name, source and options of every distinct kernel of a short pass at two widths."""
+    from triton.compiler import ASTSource
+    from triton.runtime import JITFunction
+
+    from soma.forward import triton_kernels
+    from soma.forward.triton_engine import TritonEngine
+
+    launched: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
+
+    class Recorder:
+        def __init__(self, name: str, function: Any) -> None:
+            self.name, self.function = name, function
+
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            def launch(*args: Any, **keywords: Any) -> None:
+                constants = {k: v for k, v in keywords.items() if k in self.function.arg_names}
+                launched.setdefault(f"{self.name} {constants}", (self.function, args, keywords))
+
+            return launch
+
+    functions = {k: v for k, v in vars(triton_kernels).items() if isinstance(v, JITFunction) and not k.startswith("_")}
+    try:
+        for name, function in functions.items():
+            setattr(triton_kernels, name, Recorder(name, function))
+        engine = TritonEngine(torch.device("cpu"))
+        for setting in (replace(PAPER, time=3, directions=2), Setting(509, 2, 16, 3)):
+            problem = Problem.of(setting, torch.device("cpu"))
+            problem.losses(engine)
+            engine.combine(problem.probes, np.ones((1, setting.directions)))
+    finally:
+        for name, function in functions.items():
+            setattr(triton_kernels, name, function)
+    for label, (function, args, keywords) in launched.items():
+        given = dict(zip(function.arg_names, args, strict=False)) | keywords
+        options = {k: given.pop(k) for k in list(given) if k not in function.arg_names}
+        constant = {p.name for p in function.params if p.is_constexpr}
+        signature = {k: "constexpr" if k in constant else _type(given[k]) for k in function.arg_names}
+        aligned = {
+            (i,): [["tt.divisibility", 16]]
+            for i, (k, parameter) in enumerate(zip(function.arg_names, function.params, strict=True))
+            if k not in constant and not parameter.do_not_specialize and _aligned(given[k])
+        }
+        values = {k: given[k] for k in constant}
+        yield label.split()[0], ASTSource(function, signature, values, aligned), options
+
+
+def _type(argument: object) -> str:
+    """Triton's name for the type of a kernel's argument."""
+    if isinstance(argument, Tensor):
+        names = {torch.float32: "fp32", torch.float64: "fp64", torch.int32: "i32", torch.int8: "i8", torch.uint8: "u8"}
+        return f"*{names[argument.dtype]}"
+    return "fp32" if isinstance(argument, float) else "i32"
+
+
+def _aligned(argument: object) -> bool:
+    """Whether triton compiles for a multiple of 16; tensors of a GPU's allocator are."""
+    return isinstance(argument, Tensor) or (isinstance(argument, int) and argument % 16 == 0)
+
+
+@contextlib.contextmanager
+def _failure_in(row: dict[str, Any]) -> Iterator[None]:
+    """One engine's failure is a row and not the end: what others measured is worth having."""
+    try:
+        yield
+    except Exception as error:
+        row["error"] = f"{type(error).__name__}: {error}"[:500]
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("gpu.json"), help="the JSON file to write (default gpu.json)")
+    parser.add_argument("--device", default="cuda", help="for one of several GPUs: cuda:1 (default cuda)")
+    parser.add_argument("--quick", action="store_true", help="checks and the paper's setting alone")
+    parser.add_argument("--tune", action="store_true", help="the paper's setting with other kernel sizes instead")
+    parser.add_argument("--seconds", type=float, default=200, help="no timing begins after this (default 200)")
+    parser.add_argument("--compile", type=int, nargs="+", metavar="SM", help="only compile: 90 is an H200, 120 a 5090")
+    args = parser.parse_args(arguments)
+    if args.compile:
+        record = Record(args.out, {})
+        for architecture in args.compile:
+            compile_kernels(architecture, record)
+        return 0
+    if not torch.cuda.is_available():
+        print(
+            "benchmarks/gpu.py needs a CUDA device and torch sees none; --compile needs no device, and "
+            "benchmarks/engine.py times the CPU.",
+            file=sys.stderr,
+        )
+        return 1
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    device = torch.device(args.device)
+    torch.cuda.set_device(device)
+    record = Record(args.out, facts(device))
+    clock = Clock(device, args.seconds)
+    engines = gpu_engines(device)
+    check(record, engines, CHECKS[:2] if args.quick or args.tune else CHECKS, device)
+    if args.tune:
+        measure(record, tuned_engines(device), [PAPER], device, clock, repeats=10, table="variants")
+    else:
+        measure(record, engines, [PAPER], device, clock, repeats=20)
+        if "triton" in engines:
+            row: dict[str, Any] = {"kernel": "profile"}
+            with _failure_in(row):
+                kernel_times(record, engines["triton"](), PAPER, device)
+            if "error" in row:
+                record.add("kernels", row)
+        if not args.quick:
+            wide = {name: make for name, make in engines.items() if name != "triton-tf32x3"}  # the same kernels there
+            measure(record, wide, WIDE, device, clock, repeats=10)
+    failed = [row for row in record.rows("checks") if not row["passed"]]
+    if failed:
+        print(f"{len(failed)} of {len(record.rows('checks'))} checks failed; see {args.out}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

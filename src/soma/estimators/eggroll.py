@@ -1,0 +1,250 @@
+"""EGGROLL: evolution strategies with rank-one perturbations and a z-test instead of a gradient (notes/EGGROLL.md).
+
+    F_p = sgn(loss_p- - loss_p+)          Z = sum_p F_p a_p b_p^T          q = Phi^-1(1 - alpha / 2)
+    W  <-  W + delta sgn(Z) 1[|Z| >= q sqrt(P)]
+
+If fitness does not depend on the noise, an entry of Z has variance P and a share alpha of all entries moves. There is no
+optimiser state. The population is divided over S streams of text; a member carries its recurrent state along its stream
+from update to update, so that an update reads only T new bytes of each.
+
+Everything is computed in blocks of `pair_chunk` pairs, which therefore belongs to a run's definition: matrix products of
+another shape may round losses differently. What a block computes does not depend on where, when or beside what it is
+computed, and Z is exact (soma.estimators.rank_one): any division of blocks over workers gives the same bits.
+
+Shapes: P pairs, S streams, C pairs of a block, G signs (+ first), T bytes, L depth, D width, M parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import norm
+from torch import Tensor
+
+from soma.estimators.rank_one import MAX_PAIRS, Members, Noise
+from soma.models.gru import Nonlinearity, losses_and_state
+from soma.models.gru_spec import GRUSpec, operations_per_token, rank_one_operations_per_token
+from soma.rng import Stream
+
+StateRule = Literal["carry", "reset", "pair_shared"]
+"""What a member starts an update from: its own last state (partners drift apart, so that their difference is not a pure
+central difference), the zero state, or the mean of its pair's last states."""
+
+QUANTILES = (0.5, 0.9, 0.99, 1.0)
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """What an update did."""
+
+    loss: float
+    """Mean over all members, nats per byte."""
+    moved: float
+    """Share of parameters that moved; alpha if nothing is learnt."""
+    ties: float
+    """Share of pairs whose members have the same loss."""
+    evidence: tuple[float, ...]
+    """QUANTILES of |Z| / sqrt(P)."""
+
+
+@dataclass(frozen=True)
+class Eggroll:
+    """The estimator; a pure function of its fields, the parameters, the text and the members' states."""
+
+    spec: GRUSpec
+    stream: Stream
+    """Where perturbations come from."""
+    population: int
+    """Members, 2 P."""
+    streams: int
+    """S; pair p reads stream p S // P."""
+    tokens: int = 100
+    """T, bytes of each stream in an update."""
+    sigma: float = 2.0**-4
+    alpha: float = 0.01
+    step: float = 0.01
+    """delta, how far a parameter moves."""
+    state: StateRule = "carry"
+    nonlinearity: Nonlinearity = "clip"
+    separator: int | None = 0
+    """Input byte before which states are zeroed; None for never."""
+    pair_chunk: int = 256
+    """Pairs of a block."""
+
+    def __post_init__(self) -> None:
+        if self.streams < 1 or self.population < 2 or self.population % (2 * self.streams):
+            raise ValueError(
+                f"a population of {self.population} is not a whole number of pairs for each of {self.streams} streams"
+            )
+        if self.pairs > MAX_PAIRS:
+            raise ValueError(f"at most {MAX_PAIRS} pairs, since sums over more might not be exact")
+        if not 0 < self.alpha <= 1:
+            raise ValueError(f"alpha is {self.alpha}; it is the share of parameters that move by chance, in (0, 1]")
+        if self.tokens < 1 or self.pair_chunk < 1:
+            raise ValueError("tokens and pair_chunk must be positive")
+
+    @property
+    def pairs(self) -> int:
+        """P."""
+        return self.population // 2
+
+    @property
+    def noise(self) -> Noise:
+        return Noise(self.spec, self.stream)
+
+    def blocks(self, pairs: range | None = None) -> Iterator[range]:
+        """The blocks of those pairs (of all), in order.
+
+        Raises:
+            ValueError: if the pairs are not whole blocks.
+        """
+        wanted = range(self.pairs) if pairs is None else pairs
+        if wanted.start % self.pair_chunk or (wanted.stop % self.pair_chunk and wanted.stop != self.pairs):
+            raise ValueError(f"pairs {wanted.start} to {wanted.stop} are not whole blocks of {self.pair_chunk}")
+        for first in range(wanted.start, wanted.stop, self.pair_chunk):
+            yield range(first, min(first + self.pair_chunk, wanted.stop))
+
+    def initial_states(self, device: torch.device | str = "cpu") -> Tensor:
+        """Zero states: [P, 2, L, D] float32; [P, 1, L, D] for `pair_shared`, empty for `reset`."""
+        pairs, signs = {"carry": (self.pairs, 2), "pair_shared": (self.pairs, 1), "reset": (0, 2)}[self.state]
+        return torch.zeros(pairs, signs, self.spec.depth, self.spec.width, device=device)
+
+    def advance(
+        self, theta: Tensor, tokens: NDArray[np.uint8], states: Tensor, update: int
+    ) -> tuple[Tensor, Tensor, Diagnostics]:
+        """One update, with each perturbation generated once: `member_losses` and `update` together, bit for bit.
+
+        Args:
+            theta: [M], left as it is.
+            tokens: [S, T + 1], what `read_streams` returns.
+            states: as `initial_states`, left as they are.
+            update: number of the update; with a pair's number the address of its perturbation.
+
+        Returns:
+            theta and states after the update.
+        """
+        after, losses = torch.empty_like(states), np.empty((self.pairs, 2))
+        z = torch.zeros(self.spec.size, dtype=torch.float64, device=theta.device)
+        for block in self.blocks():
+            factors = self.noise.factors(block, update, theta.device)
+            part = slice(block.start, block.stop)
+            losses[part], after[part] = self._block(theta, tokens, states[part], factors, block)
+            z += self.noise.combine(factors, self._fitness(losses[part], theta.device))
+        theta, diagnostics = self.apply(theta, z, losses)
+        return theta, after, diagnostics
+
+    def member_losses(
+        self, theta: Tensor, tokens: NDArray[np.uint8], states: Tensor, update: int, pairs: range | None = None
+    ) -> tuple[NDArray[np.float64], Tensor]:
+        """Summed nats of every member of those pairs (of all) over T bytes, and their new states.
+
+        Args:
+            states: of those pairs.
+            pairs: whole blocks.
+
+        Returns:
+            losses [P, 2], states as given.
+        """
+        wanted = range(self.pairs) if pairs is None else pairs
+        losses, after = np.empty((len(wanted), 2)), torch.empty_like(states)
+        for block in self.blocks(pairs):
+            part = slice(block.start - wanted.start, block.stop - wanted.start)
+            factors = self.noise.factors(block, update, theta.device)
+            losses[part], after[part] = self._block(theta, tokens, states[part], factors, block)
+        return losses, after
+
+    def partial_sums(
+        self,
+        losses: NDArray[np.float64],
+        update: int,
+        pairs: range | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Tensor:
+        """Z of those pairs (of all) for their losses [P, 2]; float64 [M], exact, so that partial sums add up exactly."""
+        wanted = range(self.pairs) if pairs is None else pairs
+        z = torch.zeros(self.spec.size, dtype=torch.float64, device=device)
+        for first in range(wanted.start, wanted.stop, self.pair_chunk):
+            block = range(first, min(first + self.pair_chunk, wanted.stop))
+            fitness = self._fitness(losses[first - wanted.start : block.stop - wanted.start], device)
+            z += self.noise.combine(self.noise.factors(block, update, device), fitness)
+        return z
+
+    def update(self, theta: Tensor, losses: NDArray[np.float64], update: int) -> tuple[Tensor, Diagnostics]:
+        """The parameters after an update whose members had these losses [P, 2]."""
+        return self.apply(theta, self.partial_sums(losses, update, device=theta.device), losses)
+
+    def apply(self, theta: Tensor, z: Tensor, losses: NDArray[np.float64]) -> tuple[Tensor, Diagnostics]:
+        """The z-test step for Z [M] of the whole population."""
+        size = z.abs()
+        moves = (size >= norm.isf(self.alpha / 2) * self.pairs**0.5) & (z != 0)
+        direction = torch.where(moves, z.sign(), 0.0).to(theta.dtype)
+        diagnostics = Diagnostics(
+            loss=float(losses.mean()) / self.tokens,
+            moved=float(moves.double().mean()),
+            ties=float((losses[:, 0] == losses[:, 1]).mean()),
+            evidence=tuple(np.quantile(size.cpu().numpy(), QUANTILES) / self.pairs**0.5),
+        )
+        return theta + self.step * direction, diagnostics
+
+    @property
+    def operations(self) -> int:
+        """Operations of an update as the paper counts training: the members' forwards, 2 P T F."""
+        return self.population * self.tokens * operations_per_token(self.spec)
+
+    @property
+    def noise_operations(self) -> int:
+        """What that leaves out: rank-one terms of the forwards, and Z, 2 operations per pair and parameter."""
+        forward = self.population * self.tokens * rank_one_operations_per_token(self.spec)
+        return forward + 2 * self.pairs * self.spec.size
+
+    def _block(
+        self, theta: Tensor, tokens: NDArray[np.uint8], states: Tensor, factors: Tensor, block: range
+    ) -> tuple[NDArray[np.float64], Tensor]:
+        """Losses [C, 2] and new states of a block."""
+        spec = self.spec
+        if tokens.shape != (self.streams, self.tokens + 1):
+            raise ValueError(f"tokens have shape {tokens.shape}, not {(self.streams, self.tokens + 1)}")
+        text = tokens[np.arange(block.start, block.stop) * self.streams // self.pairs]
+        before = states.to(theta.dtype) if self.state != "reset" else theta.new_zeros(1, 1, spec.depth, spec.width)
+        with torch.no_grad():
+            losses, after = losses_and_state(
+                spec,
+                Members(self.noise, theta, factors, self.sigma),
+                torch.from_numpy(text).to(theta.device),
+                before.expand(len(block), 2, -1, -1),
+                self.nonlinearity,
+                self.separator,
+            )
+        if self.state == "pair_shared":
+            after = after.mean(dim=1, keepdim=True)
+        return losses.double().sum(dim=2).cpu().numpy(), after if self.state != "reset" else states
+
+    def _fitness(self, losses: NDArray[np.float64], device: torch.device | str) -> Tensor:
+        """F in {-1, 0, 1}, [C]: 1 where the member with + predicts better."""
+        return torch.from_numpy(np.sign(losses[:, 1] - losses[:, 0])).to(device)
+
+
+def stream_offsets(total: int, streams: int, tokens: int, update: int) -> NDArray[np.int64]:
+    """Where each stream reads at an update; int64 [S].
+
+    A text of `total` bytes is cut into S contiguous segments of equal length, and each into chunks of T bytes. Update e
+    (from 0) reads chunk e modulo their number; each byte read is an input, the byte after it a target.
+
+    Raises:
+        ValueError: if a segment is shorter than a chunk.
+    """
+    segment = (total - 1) // streams
+    if segment < tokens:
+        raise ValueError(f"{total} bytes are too few for {streams} streams of at least {tokens} bytes")
+    return np.arange(streams, dtype=np.int64) * segment + (update % (segment // tokens)) * tokens
+
+
+def read_streams(text: NDArray[np.uint8], streams: int, tokens: int, update: int) -> NDArray[np.uint8]:
+    """The bytes of an update and the byte after each stream's; uint8 [S, T + 1]."""
+    offsets = stream_offsets(len(text), streams, tokens, update)
+    return np.asarray(text[offsets[:, None] + np.arange(tokens + 1)])
