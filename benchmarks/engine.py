@@ -192,8 +192,8 @@ def threads(engine: CpuEngine, repeats: int) -> dict[str, Any]:
 
 
 def update_share(engine: CpuEngine, repeats: int) -> dict[str, Any]:
-    """Share of an update that is not the network's time steps: perturbing and packing the weights (measured with windows
-    of one byte), combining the probes, Adam and the Python around them."""
+    """Share of an update that is not the network's time steps: perturbing and packing the weights (measured with
+    windows of one byte), combining the probes, Adam and the Python around them."""
     problem = Problem(32, 32, 256, 32)
     theta, rule = problem.theta.clone(), Adam(0.9, 0.999, 1e-8, 1e-4)
     m, v, lr = torch.zeros_like(theta), torch.zeros_like(theta), torch.tensor([[0.0]])

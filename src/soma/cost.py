@@ -56,9 +56,13 @@ class Ledger:
         return cls(dict(value["seconds"]), [list(s) for s in value["sessions"]], marks)
 
 
-def aggregate_device_seconds(parts: Sequence[Ledger], update: int) -> float:
-    """Sum over devices of the time inside recorded updates, up to a milestone; one device per part."""
-    return sum(part.marks[update]["update"] for part in parts)
+def aggregate_device_seconds(parts: Sequence[Ledger], devices: Sequence[int], update: int) -> float:
+    """Sum over devices of the time inside recorded updates up to a milestone, communication and waiting included.
+
+    Args:
+        devices: how many devices worked on each part at once; all are charged for all of its time.
+    """
+    return sum(n * part.marks[update]["update"] for part, n in zip(parts, devices, strict=True))
 
 
 def idealised_elapsed_seconds(parts: Sequence[tuple[Ledger, int]], update: int) -> float:

@@ -1,6 +1,6 @@
-"""EGGROLL: perturbations against materialised weights, the moments of notes/EGGROLL.md §2, the z-test, streams, learning."""
+"""EGGROLL: perturbations against materialised weights, moments (notes/EGGROLL.md §2), the z-test, streams, learning."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import distribution
 
 import numpy as np
@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from soma.estimators.eggroll import Eggroll, read_streams, stream_offsets
-from soma.estimators.rank_one import GRID, Members, Noise, _philox
+from soma.estimators.rank_one import GRID, MAX_PAIRS, Members, Noise, _philox
 from soma.models import gru
 from soma.models.gru_spec import GRUSpec
+from soma.models.spec import Slot
 from soma.rng import Stream
 
 SPEC = GRUSpec(5, 2)
@@ -146,75 +147,64 @@ def assert_mean(values, expected, what):
     assert error < 0.05 * expected, "too few draws to tell"
 
 
-def estimates(gradient, pairs=40_000):
-    """<E_p, G> and <E_p, G> E_p - G of a linear objective, [P], [P, M]."""
-    noise = Noise(GRUSpec(2, 1), Stream.named(2, "moments"))
-    size = noise.spec.size
-    directions = torch.empty(pairs, size, dtype=torch.float64)
-    factors = noise.factors(range(pairs), 0)
-    for slot in noise.spec.layout:
-        left, right = (factors[:, place] for place in noise.places[slot.name])
+@dataclass(frozen=True)
+class Tensors:
+    """A model of a few small tensors, so that many pairs are cheap."""
+
+    layout: tuple[Slot, ...] = (Slot("square", (3, 3), 0), Slot("tall", (8, 2), 9), Slot("gain", (6,), 25))
+    size: int = 31
+
+
+SMALL = Noise(Tensors(), Stream.named(2, "moments"))
+
+
+def estimates(gradient, pairs):
+    """<E_p, G> E_p for the linear objective <G, theta>, [P, M]."""
+    factors = SMALL.factors(range(pairs), 0)
+    directions = torch.empty(pairs, len(gradient), dtype=torch.float64)
+    for slot in SMALL.spec.layout:
+        left, right = (factors[:, place] for place in SMALL.places[slot.name])
         product = left[:, :, None] * right[:, None] if len(slot.shape) == 2 else left * right
         directions[:, slot.offset : slot.offset + slot.size] = product.flatten(1)
     return (directions @ gradient)[:, None] * directions
 
 
-def one_tensor(name):
-    spec = GRUSpec(2, 1)
-    slot = next(s for s in spec.layout if s.name == name)
-    gradient = torch.zeros(spec.size, dtype=torch.float64)
+@pytest.mark.parametrize("slot", SMALL.spec.layout, ids=lambda slot: slot.name)
+def test_second_moment_of_one_tensor(slot):
+    """E |<E, G> E|^2 / |G|^2 = (m + 2)(n + 2) for a rank-one matrix and d + 8 for a product of two vectors."""
     part = slice(slot.offset, slot.offset + slot.size)
-    gradient[part] = torch.from_numpy(Stream.named(3, name).normal(slot.size))
-    return slot, part, gradient
-
-
-@pytest.mark.parametrize("name", ["blocks.0.mlp_up", "blocks.0.gate_hidden"])
-def test_second_moment_of_a_matrix(name):
-    """E |<E, G> E|^2 = (m + 2)(n + 2) |G|^2 for rank one."""
-    slot, part, gradient = one_tensor(name)
-    m, n = slot.shape
-    values = (estimates(gradient)[:, part] ** 2).sum(dim=1) / (gradient @ gradient)
-    assert_mean(values, (m + 2) * (n + 2), name)
-
-
-@pytest.mark.parametrize("name", ["norm", "blocks.0.gate_bias"])
-def test_second_moment_of_a_vector(name):
-    """E |<e, g> e|^2 = (d + 8) |g|^2 for products of two Gaussians."""
-    slot, part, gradient = one_tensor(name)
-    values = (estimates(gradient, 400_000)[:, part] ** 2).sum(dim=1) / (gradient @ gradient)
-    assert_mean(values, slot.size + 8, name)
+    gradient = torch.zeros(SMALL.spec.size, dtype=torch.float64)
+    gradient[part] = torch.from_numpy(Stream.named(3, slot.name).normal(slot.size))
+    values = (estimates(gradient, 200_000)[:, part] ** 2).sum(dim=1) / (gradient @ gradient)
+    expected = (slot.shape[0] + 2) * (slot.shape[1] + 2) if len(slot.shape) == 2 else slot.size + 8
+    assert_mean(values, expected, slot.name)
 
 
 def test_mean_and_variance_of_a_whole_model():
     """E <E, G> E = G and E |g_hat - g|^2 = (d - 1)|g|^2 + sum_W kappa_W |G_W|^2, kappa = 2 + (2m + 2n + 2) or 8."""
-    spec = GRUSpec(2, 1)
-    gradient = torch.from_numpy(Stream.named(4, "gradient").normal(spec.size))
-    expected = (spec.size - 1) * (gradient @ gradient)
-    for slot in spec.layout:
+    gradient = torch.from_numpy(Stream.named(4, "gradient").normal(SMALL.spec.size))
+    expected = (SMALL.spec.size - 1) * (gradient @ gradient)
+    for slot in SMALL.spec.layout:
         part = gradient[slot.offset : slot.offset + slot.size]
         kappa = 4 + 2 * sum(slot.shape) if len(slot.shape) == 2 else 8
         expected += kappa * (part @ part)
-    samples = estimates(gradient, 20_000)
-    errors = samples - gradient
+    errors = estimates(gradient, 100_000) - gradient
     assert_mean((errors**2).sum(dim=1), float(expected), "total variance")
     z_scores = errors.mean(dim=0) / (errors.std(dim=0) / len(errors) ** 0.5)
-    assert abs((z_scores**2).mean() - 1) < 0.3
-    assert z_scores.abs().max() < 5
+    assert z_scores.abs().max() < 4.5
 
 
 def test_small_sigma_measures_the_directional_derivative():
     """(L+ - L-) / (2 sigma) -> <E, G>, with an error of order sigma^2."""
     theta = parameters().requires_grad_()
     tokens = torch.from_numpy(TEXT[:33].reshape(3, 11).copy())
-    # The gradient of the mean over pairs' texts, by autograd: tests only.
-    errors = []
-    slopes = []
+    errors, slopes = [], []
     for p in range(3):
         zero = torch.zeros(1, 1, SPEC.depth, SPEC.width, dtype=torch.float64)
         loss, _ = gru.losses_and_state(SPEC, gru.Model(SPEC, theta), tokens[p : p + 1], zero, "sigmoid_tanh", None)
         (gradient,) = torch.autograd.grad(loss.sum(), theta)
         slopes.append(float(gradient @ NOISE.direction(p, 0)))
-    for sigma in (0.02, 0.01):
+    for sigma in (1e-3, 5e-4):
         e = method(population=6, streams=3, sigma=sigma, nonlinearity="sigmoid_tanh", separator=None)
         losses, _ = e.member_losses(theta.detach(), tokens.numpy(), e.initial_states(), 0)
         errors.append(np.abs((losses[:, 0] - losses[:, 1]) / (2 * sigma) - slopes).max())
@@ -240,8 +230,8 @@ def test_update_is_the_formula():
 def test_better_members_pull_the_parameters_towards_them():
     """For a linear loss with gradient G, an update with many pairs has a negative inner product with G."""
     gradient = torch.from_numpy(Stream.named(5, "gradient").normal(SPEC.size))
-    e = method(population=4000, alpha=1.0, pair_chunk=500)
-    slopes = np.array([float(gradient @ NOISE.direction(p, 0)) for p in range(2000)])
+    e = method(population=600, alpha=1.0, pair_chunk=100)
+    slopes = np.array([float(gradient @ NOISE.direction(p, 0)) for p in range(300)])
     after, _ = e.update(torch.zeros(SPEC.size), np.stack([slopes, -slopes], axis=1), 0)
     assert torch.cosine_similarity(after.double(), gradient, dim=0) < -0.1
 
@@ -296,10 +286,8 @@ def test_sums_are_the_same_for_every_chunk_and_split():
 
 
 def test_sums_are_exact_integers_at_the_largest_population():
-    """Largest entry of a product of factors (two words of Box-Muller: at most 6.67 each) times MAX_PAIRS, on the grid."""
+    """A factor is at most what Box-Muller makes of one 32-bit word; MAX_PAIRS products fit 53 bits of the grid."""
     largest = np.sqrt(2 * 32 * np.log(2)) + GRID
-    from soma.estimators.rank_one import MAX_PAIRS
-
     assert largest**2 / GRID**2 * MAX_PAIRS < 2**53
 
 

@@ -1,4 +1,6 @@
-"""The gated model: counts of notes/EGGROLL.md §1b, the forward against a plain loop, state, separators, initialisation."""
+"""The gated model: counts of notes/EGGROLL.md §1b, the forward against a plain loop, separators, initialisation."""
+
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -65,7 +67,7 @@ def by_hand(theta, window, nonlinearity, separator):
 
     h = np.zeros((SPEC.depth, SPEC.width))
     losses = []
-    for byte, target in zip(window[:-1], window[1:], strict=True):
+    for byte, target in pairwise(window):
         if byte == separator:
             h[:] = 0
         x = w["embedding"][byte]

@@ -74,6 +74,20 @@ def start_folder(run):
     return parts_of(PLAN.runs[run.start])[0] if run.start else None
 
 
+def workers_of(run):
+    """Processes that share a run's directions: distributed perturbations are for one expert (the paper's DDPP)."""
+    return (
+        CONFIG.compute.ddpp if run.experts == 1 and run.settings.method == "spsa" else 1
+    )
+
+
+def launch(run):
+    """How a training job is started."""
+    if workers_of(run) == 1:
+        return SOMA
+    return f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node {workers_of(run)} -m soma.cli"
+
+
 def write_report():
     """Snakemake's own report, one HTML file that opens offline, once every product of the campaign is there."""
     products = [Path(f) for f in rules.all.input]

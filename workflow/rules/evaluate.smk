@@ -4,6 +4,11 @@
 PRECISION_RUN = PLAN.arm_runs[CONFIG.products.precision.arm][0]
 
 
+def head_source(run):
+    """The run whose frozen head a run shares, or nothing."""
+    return None if PLAN.runs[run].trains_head else PLAN.runs[run].start
+
+
 def routed(run):
     return "clusters" in run.shards
 
@@ -13,9 +18,9 @@ rule evaluate:
         windows=f"{SETS}/{{role}}.parquet",
         checkpoints=lambda wc: checkpoints_of(PLAN.runs[wc.run]),
         start=lambda wc: (
-            []
-            if PLAN.runs[wc.run].trains_head
-            else checkpoints_of(PLAN.runs[PLAN.runs[wc.run].start])
+            checkpoints_of(PLAN.runs[head_source(wc.run)])
+            if head_source(wc.run)
+            else []
         ),
         router=lambda wc: (
             f"{ROUTING}/router-n{PLAN.runs[wc.run].experts}"
@@ -38,9 +43,9 @@ rule evaluate:
         active=lambda wc: PLAN.active_counts(PLAN.arm_of[wc.run]),
         parts=lambda wc: parts_of(PLAN.runs[wc.run]),
         start=lambda wc: (
-            ""
-            if PLAN.runs[wc.run].trains_head
-            else flag("start", start_folder(PLAN.runs[wc.run]))
+            flag("start", start_folder(PLAN.runs[wc.run]))
+            if head_source(wc.run)
+            else ""
         ),
         router=lambda wc, input: flag("router", input.router),
         features=lambda wc, input: flag("features", input.features),

@@ -21,7 +21,7 @@ rule train_seed:
     wildcard_constraints:
         run="seed-.+",
     retries: 1
-    threads: CONFIG.compute.threads
+    threads: lambda wc: CONFIG.compute.threads * workers_of(PLAN.runs[wc.run])
     resources:
         mem_mb=4000,
         runtime=1440,
@@ -33,12 +33,13 @@ rule train_seed:
         resume=f"{RESUME}/{{run}}/{{part}}",
         folder=f"{RUNS}/{{run}}/{{part}}",
         compute=SETTINGS.path("compute"),
+        soma=lambda wc: launch(PLAN.runs[wc.run]),
     message:
         "Training {wildcards.run}, expert {wildcards.part}"
     shell:
-        "{SOMA} train --log {log} --settings {params.file} --part {wildcards.part} --train {input.train}"
+        "{params.soma} train --log {log} --settings {params.file} --part {wildcards.part} --train {input.train}"
         " --shards {input.shards} {params.start} --resume {params.resume} --output {params.folder}"
-        " --compute {params.compute} --threads {threads}"
+        " --compute {params.compute} --threads {CONFIG.compute.threads}"
 
 
 use rule train_seed as train_expert with:

@@ -36,12 +36,13 @@ def run_costs(
         for run in runs:
             parts = records[run.id]
             ledgers = [Ledger.from_json(dict(record["ledger"])) for record in parts.values()]
+            devices = [record["devices"] for record in parts.values()]
             sized = [(ledger, len(part_experts(part))) for ledger, part in zip(ledgers, parts, strict=True)]
             first = next(iter(parts.values()))
             for update in run.milestones:
                 values = {
                     "arithmetic operations": float(run.operations(update)),
-                    "aggregate device time": cost.aggregate_device_seconds(ledgers, update),
+                    "aggregate device time": cost.aggregate_device_seconds(ledgers, devices, update),
                     "idealised elapsed time": cost.idealised_elapsed_seconds(sized, update),
                     "initialisation": _initialisation(plan, run.start, records),
                     "preprocessing": preprocessing_seconds,
@@ -76,4 +77,5 @@ def _initialisation(plan: Plan, start: str | None, records: Mapping[str, Mapping
     if start is None:
         return 0.0
     ledgers = [Ledger.from_json(dict(record["ledger"])) for record in records[start].values()]
-    return cost.aggregate_device_seconds(ledgers, plan.runs[start].updates)
+    devices = [record["devices"] for record in records[start].values()]
+    return cost.aggregate_device_seconds(ledgers, devices, plan.runs[start].updates)

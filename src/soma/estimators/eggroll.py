@@ -3,12 +3,12 @@
     F_p = sgn(loss_p- - loss_p+)          Z = sum_p F_p a_p b_p^T          q = Phi^-1(1 - alpha / 2)
     W  <-  W + delta sgn(Z) 1[|Z| >= q sqrt(P)]
 
-If fitness does not depend on the noise, an entry of Z has variance P and a share alpha of all entries moves. There is no
-optimiser state. The population is divided over S streams of text; a member carries its recurrent state along its stream
-from update to update, so that an update reads only T new bytes of each.
+If fitness does not depend on the noise, an entry of Z has variance P and a share alpha of all entries moves. There is
+no optimiser state. The population is divided over S streams of text; a member carries its recurrent state along its
+stream from update to update, so that an update reads only T new bytes of each.
 
-Everything is computed in blocks of `pair_chunk` pairs, which therefore belongs to a run's definition: matrix products of
-another shape may round losses differently. What a block computes does not depend on where, when or beside what it is
+Everything is computed in blocks of `pair_chunk` pairs, which therefore belongs to a run's definition: a matrix product
+of another shape may round a loss differently. What a block computes does not depend on where, when or beside what it is
 computed, and Z is exact (soma.estimators.rank_one): any division of blocks over workers gives the same bits.
 
 Shapes: P pairs, S streams, C pairs of a block, G signs (+ first), T bytes, L depth, D width, M parameters.
@@ -165,7 +165,7 @@ class Eggroll:
         pairs: range | None = None,
         device: torch.device | str = "cpu",
     ) -> Tensor:
-        """Z of those pairs (of all) for their losses [P, 2]; float64 [M], exact, so that partial sums add up exactly."""
+        """Z of those pairs (of all) for their losses [P, 2]; float64 [M], exact: partial sums add up bit for bit."""
         wanted = range(self.pairs) if pairs is None else pairs
         z = torch.zeros(self.spec.size, dtype=torch.float64, device=device)
         for first in range(wanted.start, wanted.stop, self.pair_chunk):

@@ -1,8 +1,8 @@
 """Rank-one perturbations of a whole model, regenerated from their address and never turned into weights.
 
 Pair p perturbs a matrix by +-sigma a b^T and a vector by +-sigma u v (elementwise), so that an entry of either is the
-product of two Gaussians. Both factors of all tensors form one vector of K = sum (shape[0] + shape[-1]) numbers; number i
-of pair p at an update comes from Philox block i // 4 of address (direction = p, update).
+product of two Gaussians. Both factors of all tensors form one vector of K = sum (shape[0] + shape[-1]) numbers: number
+i of pair p at an update comes from Philox block i // 4 of address (direction = p, update).
 
 Factors are Gaussians rounded to multiples of 2^-12. An entry of a b^T is then a multiple of 2^-24 below 2^6, and a sum
 of up to 2^22 of them is *exact* in float64. What the update sees is therefore the same bits for every chunk size,

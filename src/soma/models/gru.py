@@ -7,8 +7,8 @@
 
 Weights have unit scale; the factor 1/sqrt(d_in) is in the forward. With `clip`, C clips to +-127/16, the range of the
 8-bit original, sigma(f) = (f / c + 1) / 2 and tau is the identity; with `sigmoid_tanh`, C is the identity. The
-parameters are reached through `Parameters`, so that the model itself and a population of perturbed models, none of which
-has its weights in memory, are the same code.
+parameters are reached through `Parameters`, so that the model itself and a population of perturbed models, none of
+which has its weights in memory, are the same code.
 
 Shapes: B rows of text (windows, or one for each pair), G copies of the model that read a row (1, or 2 for an antithetic
 pair), T time steps, D width, L depth, V = 256 bytes, M parameters.
@@ -174,9 +174,9 @@ def _recur(
     for f, k, keep in zip(gates, candidates, kept, strict=True):
         if keep is not None:
             h = h * keep
-        f += _clip(parameters.step(f"{name}.gate_hidden", h), bound)
+        f = f + _clip(parameters.step(f"{name}.gate_hidden", h), bound)
         g = f.sigmoid_() if bound is None else f.clamp_(-bound, bound).mul_(0.5 / bound).add_(0.5)
-        k += _clip(parameters.step(f"{name}.candidate_hidden", g * h), bound)
+        k = k + _clip(parameters.step(f"{name}.candidate_hidden", g * h), bound)
         k = k.tanh_() if bound is None else k.clamp_(-bound, bound)
         h = torch.lerp(h, k, g)
         outputs.append(h)

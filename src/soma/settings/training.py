@@ -102,5 +102,9 @@ class Compute(Model):
     """Processes that compute the features of the training windows; starting one takes seconds."""
     experts_per_job: Positive = 1
     """Experts that one process trains in lockstep."""
+    ddpp: Positive = 1
+    """Processes that share the directions of a run with one expert (distributed perturbations)."""
+    exchange: Literal["seeds", "dense"] = "seeds"
+    """What they exchange: losses (the same bytes for any number of processes), or dense gradients as in the paper."""
     save_every: Annotated[float, Field(gt=0)] = 60.0
     """Seconds between two saves of the resume state."""

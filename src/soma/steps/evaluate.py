@@ -14,6 +14,8 @@ from soma.data.sets import EvaluationSet
 from soma.evaluate import evaluate, open_set
 from soma.forward.engine import create
 from soma.manifest import atomic_path, read_json
+from soma.models.lstm import initialise
+from soma.rng import Stream
 from soma.routing.features import Features
 from soma.routing.router import Router
 from soma.runs import RunSpec
@@ -47,7 +49,9 @@ def evaluate_run(
     run = RunSpec.model_validate(read_json(settings))
     checkpoints = Checkpoints.open(run, {p.name: p / "checkpoints.safetensors" for p in parts})
     head = None
-    if not run.trains_head:
+    if not run.trains_head and start is None:
+        head = initialise(run.model, Stream.named(run.seed, run.kind, "init"))[1]  # frozen as it was drawn
+    elif not run.trains_head:
         assert start is not None
         source = RunSpec.model_validate(read_json(start / "run.json")["run"])
         head = Checkpoints.open(source, {start.name: start / "checkpoints.safetensors"}).heads(source.updates, "last")[

@@ -15,6 +15,7 @@ import torch
 
 from soma.data.windows import TrainWindows
 from soma.errors import SomaError
+from soma.forward import distributed
 from soma.forward.engine import create
 from soma.manifest import atomic_path, read_json, sha256_file, sha256_json, write_json
 from soma.routing.shards import Shards
@@ -48,8 +49,25 @@ def train_part(
     run = RunSpec.model_validate(read_json(settings))
     how = Compute.model_validate(read_json(compute) | {"threads": threads})
     torch.set_num_threads(threads)
-    device = torch.device(how.device)
+    device = distributed.own_device(how.device)
+    with distributed.group(device):
+        _train(run, part, train, shards, start, resume, output, how, device)
+
+
+def _train(
+    run: RunSpec,
+    part: str,
+    train: Path,
+    shards: Path,
+    start: Path | None,
+    resume: Path,
+    output: Path,
+    how: Compute,
+    device: torch.device,
+) -> None:
     engine = create(how.engine, how.device)
+    if distributed.workers() > 1:
+        engine = distributed.DistributedEngine(engine, how.exchange)
     experts = part_experts(part)
     windows, opened = TrainWindows(train, run.window), Shards.open(shards)
     step = round(1 / run.subset)
@@ -67,21 +85,34 @@ def train_part(
     trainer = Trainer(run, experts, windows, own, learner)
     identity = sha256_json(facts)
     state_file = resume / "state.safetensors"
-    log.info(f"{run.id} {part}: engine {engine.name} on {_device_name(device)}, {threads} thread(s)")
+    leader = distributed.rank() == 0
+    if leader:
+        workers = f"{distributed.workers()} worker(s), " if distributed.workers() > 1 else ""
+        log.info(f"{run.id} {part}: engine {engine.name} on {_device_name(device)}, {workers}{how.threads} thread(s)")
     restore_state(state_file, trainer, identity)
+    distributed.barrier()  # nobody may write the state before all have read it
     trainer.progress.ledger.begin()
     stop = _StopRequest()
+
+    def save() -> None:
+        if leader:
+            save_state(state_file, trainer, identity)
+
     try:
         trainer.train(
-            lambda: save_state(state_file, trainer, identity), save_every=how.save_every, should_stop=stop.asked
+            save,
+            save_every=how.save_every,
+            should_stop=lambda: distributed.any_worker(stop.asked),
+            report_every=10.0 if leader else float("inf"),
         )
     except SomaError as error:
         kept = f"the last good state is {state_file}" if state_file.exists() else "no state was saved before"
         raise SomaError(f"{error} ({kept})") from None
     except Interrupted as note:
         raise SomaError(f"{note}; start it again to continue.") from None
-    _publish(trainer.progress, run, part, facts, output, how, device)
-    shutil.rmtree(resume, ignore_errors=True)
+    if leader:
+        _publish(trainer.progress, run, part, facts, output, how, device)
+        shutil.rmtree(resume, ignore_errors=True)
 
 
 def _publish(
@@ -104,6 +135,7 @@ def _publish(
         "ledger": progress.ledger.to_json(),
         "device": name,
         "threads": compute.threads,
+        "devices": distributed.workers(),
         "engine": facts["engine"],
         "experts": len(part_experts(part)),
     }
@@ -135,15 +167,12 @@ class _StopRequest:
     """SIGTERM or SIGINT asks the loop to save and stop after the current update."""
 
     def __init__(self) -> None:
-        self._asked = False
+        self.asked = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._handle)
 
     def _handle(self, *_: object) -> None:
-        self._asked = True
-
-    def asked(self) -> bool:
-        return self._asked
+        self.asked = True
 
 
 def _device_name(device: torch.device) -> str:

@@ -102,7 +102,7 @@ class Trainer:
                 with progress.ledger.measure("checkpoint"):
                     save()
                 saved = now
-            if now - reported >= report_every or u == self.run.updates:
+            if now - reported >= report_every or (u == self.run.updates and report_every < float("inf")):
                 self._report(loss, (u - first) / max(now - began, 1e-9))
                 reported = now
 

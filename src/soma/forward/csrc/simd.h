@@ -2,7 +2,8 @@
 //
 // Compiler vector types (GCC and Clang) do the work, so one source serves every instruction set. All approximations
 // are plain arithmetic in a fixed order (no rcp or rsqrt estimates, whose bits differ between makers), so that machines
-// with fused multiply-add compute the same bits whatever their vector width.
+// with fused multiply-add compute the same bits whatever their vector width (from the same compiler: which of two products
+// in a sum is fused is its choice).
 #pragma once
 
 #include <cstdint>

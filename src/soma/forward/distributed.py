@@ -1,0 +1,140 @@
+"""Distributed perturbations (DDPP): one model, many workers, each with directions of its own (PAPER.md section 4).
+
+Every worker holds the model and draws every batch; only the evaluation of the directions is divided. By default workers
+exchange the losses alone, a few numbers per direction, and each replays all probes from their counters (`seeds`): the
+result has the same bytes for any number of workers. `dense` sums gradient estimates instead, as the paper's workers do;
+it is there to time that, and its sums depend on the number of workers.
+
+Shapes: E experts, J directions, M body parameters.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from soma.errors import SomaError
+from soma.forward.engine import Engine
+from soma.models.spec import LSTMSpec
+from soma.probes import Probes
+
+Exchange = Literal["seeds", "dense"]
+
+
+def workers() -> int:
+    """How many processes `torchrun` started for this job; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank() -> int:
+    """This process among them; 0 writes and reports."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def own_device(name: str) -> torch.device:
+    """The device of this worker: on CUDA, one each."""
+    if name == "cuda" and workers() > 1:
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        return device
+    return torch.device(name)
+
+
+@contextmanager
+def group(device: torch.device) -> Iterator[None]:
+    """Joins the workers of this job for the block; a lost worker becomes a `SomaError` for the others."""
+    if workers() == 1:
+        yield
+        return
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield
+    except (RuntimeError, dist.DistError) as error:
+        raise SomaError(
+            f"worker {rank()} of {workers()} lost the others ({str(error).splitlines()[0]}); start the job again, with "
+            "any number of workers, and it continues from its last saved state."
+        ) from None
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def barrier() -> None:
+    """Wait until every worker is here."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def any_worker(flag: bool) -> bool:
+    """Whether the flag is set on any worker; all get the same answer."""
+    if not dist.is_initialized():
+        return flag
+    value = torch.tensor(float(flag), device=_collective_device())
+    dist.all_reduce(value, op=dist.ReduceOp.MAX)
+    return bool(value.item())
+
+
+class DistributedEngine(Engine):
+    """An engine whose directions are divided among the workers."""
+
+    def __init__(self, engine: Engine, exchange: Exchange = "seeds") -> None:
+        self.engine, self.exchange = engine, exchange
+        self.name = engine.name
+
+    def losses(
+        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8], probes: Probes, eps: list[float]
+    ) -> NDArray[np.float64]:
+        own = _share(len(probes.directions), rank(), workers())
+        mine = np.empty((len(probes.experts), 0, 2))
+        if own:
+            part = replace(probes, directions=probes.directions[own.start : own.stop])
+            mine = self.engine.losses(spec, theta, head, tokens, part, eps)
+        most = len(_share(len(probes.directions), 0, workers()))
+        padded = torch.zeros(mine.shape[0], most, 2, dtype=torch.float64)
+        padded[:, : mine.shape[1]] = torch.from_numpy(mine)
+        padded = padded.to(_collective_device())
+        gathered = [torch.empty_like(padded) for _ in range(workers())]
+        dist.all_gather(gathered, padded)
+        counts = [len(_share(len(probes.directions), r, workers())) for r in range(workers())]
+        return torch.cat([x[:, :n] for x, n in zip(gathered, counts, strict=True)], dim=1).cpu().numpy()
+
+    def combine(self, probes: Probes, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
+        if self.exchange == "seeds":
+            return self.engine.combine(probes, coefficients)
+        own = _share(len(probes.directions), rank(), workers())
+        total = torch.zeros(len(probes.experts), probes.spec.size, dtype=torch.float64)
+        if own:
+            part = replace(probes, directions=probes.directions[own.start : own.stop])
+            partial = self.engine.combine(part, np.ascontiguousarray(coefficients[:, own.start : own.stop]))
+            total = torch.from_numpy(partial)
+        total = total.to(_collective_device())
+        dist.all_reduce(total)
+        return total.cpu().numpy()
+
+    def token_losses(
+        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]
+    ) -> NDArray[np.float64]:
+        return self.engine.token_losses(spec, theta, head, tokens)
+
+    def hidden(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
+        return self.engine.hidden(spec, theta, head, tokens)
+
+
+def _share(n: int, worker: int, of: int) -> range:
+    """The directions of a worker: contiguous; the first workers get one more where they do not divide evenly."""
+    size, more = divmod(n, of)
+    start = worker * size + min(worker, more)
+    return range(start, start + size + (worker < more))
+
+
+def _collective_device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
