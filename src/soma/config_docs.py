@@ -45,6 +45,7 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("`routing`", routing.Routing),
     ("`training`, `recipes.*`, and every arm", training.Training),
     ("`training.plateau`", training.Plateau),
+    ("`training.eggroll`", training.Eggroll),
     ("`seed_run`: as `training`, and", config.SeedRun),
     ("`arms.*`: as `training`, and", config.Arm),
     ("`products.fixed_size`", config.FixedSize),

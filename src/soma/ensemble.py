@@ -5,6 +5,8 @@ Shapes: N experts, n windows, K selected experts per window, S scored bytes, W w
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
@@ -12,23 +14,29 @@ from torch import Tensor
 from soma.forward.engine import Engine
 from soma.models.spec import LSTMSpec
 
+TokenLosses = Callable[[int, NDArray[np.uint8]], NDArray[np.float64]]
+"""Loss of every target [n, W] of windows [n, W + 1] under one expert, in nats, each from the zero state."""
+
+
+def lstm_losses(engine: Engine, spec: LSTMSpec, theta: Tensor, head: Tensor) -> TokenLosses:
+    """Of LSTM experts: bodies [N, M], heads [N, V, H], or [1, V, H] shared by all."""
+
+    def losses(expert: int, windows: NDArray[np.uint8]) -> NDArray[np.float64]:
+        own = expert if head.shape[0] > 1 else 0
+        return engine.token_losses(spec, theta[expert : expert + 1], head[own : own + 1], windows[None])[0]
+
+    return losses
+
 
 def selected_losses(
-    engine: Engine,
-    spec: LSTMSpec,
-    theta: Tensor,
-    head: Tensor,
-    windows: NDArray[np.uint8],
-    selected: NDArray[np.integer],
-    prefix: int,
+    token_losses: TokenLosses, windows: NDArray[np.uint8], selected: NDArray[np.integer], prefix: int
 ) -> NDArray[np.float64]:
     """Loss of every scored byte under each selected expert alone, in nats.
 
     Output positions R ... W - 1 are scored: the router saw bytes 0 ... R - 1, byte R is an input only.
 
     Args:
-        theta: bodies [N, M]; head: [N, V, H], or [1, V, H] shared by all.
-        windows: bytes [n, W + 1]; the state starts at zero for each.
+        windows: bytes [n, W + 1].
         selected: experts of each window [n, K].
 
     Returns:
@@ -38,9 +46,7 @@ def selected_losses(
     out = np.empty((n, k, windows.shape[1] - 1 - prefix))
     for e in np.unique(selected):
         row, column = np.nonzero(selected == e)
-        own_head = head[e : e + 1] if head.shape[0] > 1 else head
-        losses = engine.token_losses(spec, theta[e : e + 1], own_head, windows[None, row])
-        out[row, column] = losses[0, :, prefix:]
+        out[row, column] = token_losses(int(e), windows[row])[:, prefix:]
     return out
 
 

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.data.sets import EvaluationSet, open_external, open_test, open_validation
-from soma.ensemble import mixture_losses, selected_losses
+from soma.ensemble import TokenLosses, lstm_losses, mixture_losses, selected_losses
 from soma.forward.engine import Engine
+from soma.models import gru
 from soma.runs import RunSpec
-from soma.training.checkpoint import ITERATES, Checkpoints
+from soma.training.checkpoint import ITERATES, Checkpoints, Iterate
 
 COLUMNS = (
     "run", "set", "split", "update", "iterate", "k", "document", "document_id", "group", "host", "windows", "bytes",
@@ -50,14 +51,26 @@ def evaluate(
     frames = []
     for update in run.milestones:
         for iterate in ITERATES:
-            head = shared_head[None] if shared_head is not None else checkpoints.heads(update, iterate)
-            theta = checkpoints.bodies(update, iterate)
-            losses = selected_losses(engine, run.model, theta, head, data.windows, selected, data.prefix)
+            token_losses = _token_losses(run, checkpoints, shared_head, engine, update, iterate)
+            losses = selected_losses(token_losses, data.windows, selected, data.prefix)
             for k in active:
                 nats = mixture_losses(losses[:, :k]).sum(axis=1)
                 frames.append(_per_document(data, nats).assign(update=update, iterate=iterate, k=k))
     rows = pd.concat(frames, ignore_index=True).assign(run=run.id, set=data.role)
     return rows[list(COLUMNS)]
+
+
+def _token_losses(
+    run: RunSpec, checkpoints: Checkpoints, shared_head: Tensor | None, engine: Engine, update: int, iterate: Iterate
+) -> TokenLosses:
+    bodies = checkpoints.bodies(update, iterate)
+    if run.settings.method == "eggroll":
+        s = run.settings.eggroll
+        return lambda expert, windows: gru.token_losses(
+            run.gru, bodies[expert], windows, nonlinearity=s.nonlinearity, separator=s.separator
+        )
+    heads = shared_head[None] if shared_head is not None else checkpoints.heads(update, iterate)
+    return lstm_losses(engine, run.model, bodies, heads)
 
 
 def _per_document(data: EvaluationSet, nats: NDArray[np.float64]) -> pd.DataFrame:

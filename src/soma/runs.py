@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from soma.models.count import ensemble_parameters, training_operations
+from soma.models.gru_spec import GRUSpec
+from soma.models.gru_spec import operations_per_token as gru_operations_per_token
 from soma.models.spec import LSTMSpec
 from soma.settings.base import Model
 from soma.settings.training import Training
@@ -41,15 +43,29 @@ class RunSpec(Model):
 
     @property
     def model(self) -> LSTMSpec:
+        """Sizes of an LSTM expert."""
         return model_spec(self.settings)
 
     @property
+    def gru(self) -> GRUSpec:
+        """Sizes of EGGROLL's model."""
+        return GRUSpec(self.settings.width, self.settings.depth)
+
+    @property
     def trains_head(self) -> bool:
-        return self.settings.head == "local"
+        """Whether experts have heads of their own; EGGROLL's untied head is part of its body."""
+        return self.settings.head == "local" and self.settings.method != "eggroll"
+
+    @property
+    def body_size(self) -> int:
+        """Parameters of one expert, its head apart."""
+        return self.gru.size if self.settings.method == "eggroll" else self.model.size
 
     @property
     def parameters(self) -> int:
         """Parameters of the whole ensemble."""
+        if self.settings.method == "eggroll":
+            return self.gru.size
         return ensemble_parameters(self.model, self.experts, shared_head=not self.trains_head)
 
     def operations(self, updates: int) -> int:
@@ -69,6 +85,9 @@ def model_spec(settings: Training) -> LSTMSpec:
 
 def operations_of(settings: Training, updates: int) -> int:
     """Arithmetic operations of all experts for that many updates of each."""
+    if settings.method == "eggroll":
+        member_tokens = settings.eggroll.population * settings.eggroll.tokens
+        return member_tokens * gru_operations_per_token(GRUSpec(settings.width, settings.depth)) * updates
     return training_operations(
         model_spec(settings),
         forwards={"spsa": 2 * settings.n_pert, "bptt": 3}[settings.method],

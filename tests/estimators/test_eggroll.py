@@ -1,7 +1,6 @@
 """EGGROLL: perturbations against materialised weights, moments (notes/EGGROLL.md §2), the z-test, streams, learning."""
 
 from dataclasses import dataclass, replace
-from importlib.metadata import distribution
 
 import numpy as np
 import pytest

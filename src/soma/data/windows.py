@@ -42,6 +42,11 @@ class TrainWindows:
         n = (size - 1) // window
         self._windows = self._bytes[: n * window].reshape(n, window)
 
+    @property
+    def text(self) -> NDArray[np.uint8]:
+        """All bytes, read-only, for methods that read the text as a stream."""
+        return self._bytes
+
     def __len__(self) -> int:
         """Number of windows."""
         return len(self._windows)

@@ -67,7 +67,7 @@ def create(name: str, device: str = "cpu") -> Engine:
     if name == "cpu" or (name == "auto" and device == "cpu" and cpu.available()):
         return cpu.CpuEngine()
     if name == "auto" and device == "cpu":
-        log.info("the compiled CPU engine is not built for this machine; using torch, which is about three times slower.")
+        log.info("the compiled CPU engine is not built for this machine; using torch, about three times slower.")
     if name in ("auto", "torch"):
         return TorchEngine(torch.device(device))
     if name == "reference":

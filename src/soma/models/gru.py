@@ -108,7 +108,7 @@ def token_losses(
     model = Model(spec, theta)
     with torch.no_grad():
         for first in range(0, len(tokens), rows):
-            part = torch.from_numpy(np.ascontiguousarray(tokens[first : first + rows])).to(theta.device)
+            part = torch.tensor(tokens[first : first + rows], device=theta.device)
             zero = theta.new_zeros(len(part), 1, spec.depth, spec.width)
             losses, _ = losses_and_state(spec, model, part, zero, nonlinearity, separator)
             out[first : first + rows] = losses[:, 0].double().cpu().numpy()

@@ -23,6 +23,10 @@ def arm_label(arm: Arm) -> str:
     """How an arm is called in tables and figures."""
     if arm.label:
         return arm.label
+    if arm.method == "eggroll":
+        return f"EGGROLL, population {arm.eggroll.population:,}"
+    if arm.method == "bptt":
+        return f"BPTT N={arm.experts}"
     name = "SOMA" if arm.experts > 1 else "SPSA"
     return f"{name} N={arm.experts}, n_pert={arm.n_pert}"
 
@@ -81,21 +85,23 @@ def table2(plan: Plan, paper: PaperValues) -> Table:
     """Parameters at fixed total size."""
     by_count = {row["n"]: row for row in paper.tables["table2"]}
     rows: list[tuple[int, str, RunSpec | None, Mapping[str, Any]]] = []
-    seen: set[tuple[int, int, bool]] = set()
+    seen: set[tuple[str, int, int, bool]] = set()
     for name, runs in plan.arm_runs.items():
         run = runs[0]
-        key = (run.experts, run.model.width, run.trains_head)
+        family = "GRU" if run.settings.method == "eggroll" else "LSTM"
+        key = (family, run.experts, run.settings.width, run.trains_head)
         if key in seen:
             continue
         seen.add(key)
-        rows.append((run.experts, name, run, by_count.get(run.experts, {})))
+        rows.append((run.experts, name, run, by_count.get(run.experts, {}) if family == "LSTM" else {}))
     for n, row in by_count.items():
         if n not in {r[0] for r in rows}:
             rows.append((n, "", None, row))
     cells = tuple(_parameter_row(n, run, row) for n, _, run, row in sorted(rows, key=lambda r: (r[0], r[1])))
     columns = ("N", "head", "width", "body", "ensemble", "width (paper)", "body (paper)", "ensemble (paper)")
     notes = (
-        "Counted from the tensors' shapes. `shared`: one frozen head for all; `local`: every expert trains its own.",
+        "Counted from the tensors' shapes. `shared`: one frozen head for all; `local`: every expert trains its own; "
+        "`untied`: EGGROLL's, counted in its body.",
         "Adam keeps two further numbers for every trained weight, with or without backpropagation.",
         *watermark_notes(plan),
     )
@@ -115,7 +121,7 @@ def table4(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
             (
                 Cell(arm_label(arm)),
                 Cell(str(arm.experts), "set", arm.experts),
-                number(arm.n_pert, "set", -1),
+                number(arm.n_pert if arm.method == "spsa" else None, "set", -1),
                 number(runs[0].updates, "measured", -1, loss.run),
                 number(float(runs[0].operations(runs[0].updates)), "measured", -1, loss.run),
                 _loss_cell(loss),
@@ -259,11 +265,12 @@ def _parameter_row(n: int, run: RunSpec | None, paper: Mapping[str, Any]) -> tup
     if run is None:
         ours = (NOT_RUN,) * 4
     else:
-        head = Cell("local" if run.trains_head else "shared")
+        untied = run.settings.method == "eggroll"
+        head = Cell("untied" if untied else "local" if run.trains_head else "shared")
         ours = (
             head,
-            number(run.model.width, "set", -1),
-            number(run.model.size, "measured", -1, run.id),
+            number(run.settings.width, "set", -1),
+            number(run.body_size, "measured", -1, run.id),
             number(run.parameters, "measured", -1, run.id),
         )
     return (

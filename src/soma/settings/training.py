@@ -24,11 +24,35 @@ class Plateau(Model):
     """Expert-validation windows measured (the first ones of the shard, always the same)."""
 
 
+class Eggroll(Model):
+    population: Annotated[int, Field(ge=2)] = 1 << 20
+    """Members; half as many antithetic pairs."""
+    streams: Positive = 256
+    """Streams of text that the members are divided over (the paper's batch)."""
+    tokens: Positive = 100
+    """Bytes of each stream in an update."""
+    sigma: Annotated[float, Field(gt=0)] = 0.0625
+    """Size of the perturbations (sigma_shift = 4)."""
+    alpha: Fraction = 0.01
+    """Level of the z-test: the share of parameters that move by chance."""
+    step: Annotated[float, Field(gt=0)] = 0.01
+    """How far a parameter moves (float_step)."""
+    state: Literal["carry", "reset", "pair_shared"] = "carry"
+    """What a member starts an update from: its own last state, zero, or the mean of its pair's."""
+    nonlinearity: Literal["clip", "sigmoid_tanh"] = "clip"
+    """The original's saturation, or the usual gate functions."""
+    separator: Annotated[int, Field(ge=0, le=255)] | None = 0
+    """Input byte before which states are zeroed; null: never."""
+    pair_chunk: Positive = 256
+    """Pairs computed at once; part of the run's definition, since products of other shapes round otherwise."""
+
+
 class Training(Model):
     """Settings of a run; a recipe or an arm states only what it changes."""
 
-    method: Literal["spsa", "bptt"] = "spsa"
-    """How an expert learns: central differences along random directions, or backpropagation through time."""
+    method: Literal["spsa", "bptt", "eggroll"] = "spsa"
+    """How an expert learns: central differences along random directions, backpropagation through time, or evolution
+    strategies with rank-one perturbations (a gated recurrent model; `depth` 6 in the paper)."""
     experts: Positive = 1
     """Number of experts (N)."""
     width: Positive = 32
@@ -75,6 +99,8 @@ class Training(Model):
     """Decay of the exponential average of the iterates."""
     plateau: Plateau = Plateau()
     """Schedule of lr and eps."""
+    eggroll: Eggroll = Eggroll()
+    """Settings of `eggroll`, which has no lr, eps, batch or crop."""
     updates: Positive | None = None
     """Budget in updates per expert ..."""
     operations: Annotated[float, Field(gt=0)] | None = None
@@ -88,6 +114,11 @@ class Training(Model):
             raise ValueError("milestones must increase and end with 1")
         if self.updates is not None and self.operations is not None:
             raise ValueError("give the budget as `updates` or as `operations`, not both")
+        if self.method == "eggroll":
+            if self.experts > 1 or self.start != "random":
+                raise ValueError("eggroll trains one model from a random start: set experts to 1 and start to random")
+            if self.eggroll.population % (2 * self.eggroll.streams):
+                raise ValueError("eggroll.population must be a whole number of pairs for each of eggroll.streams")
         return self
 
 

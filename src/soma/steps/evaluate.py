@@ -49,9 +49,10 @@ def evaluate_run(
     run = RunSpec.model_validate(read_json(settings))
     checkpoints = Checkpoints.open(run, {p.name: p / "checkpoints.safetensors" for p in parts})
     head = None
-    if not run.trains_head and start is None:
+    needs_head = not run.trains_head and run.settings.method != "eggroll"
+    if needs_head and start is None:
         head = initialise(run.model, Stream.named(run.seed, run.kind, "init"))[1]  # frozen as it was drawn
-    elif not run.trains_head:
+    elif needs_head:
         assert start is not None
         source = RunSpec.model_validate(read_json(start / "run.json")["run"])
         head = Checkpoints.open(source, {start.name: start / "checkpoints.safetensors"}).heads(source.updates, "last")[

@@ -81,7 +81,7 @@ class Checkpoints:
             found = f"{facts.get('run')}/{facts.get('part')}"
             if found != f"{run.id}/{part}":
                 raise SomaError(f"{path} holds {found}, not {run.id}/{part}; delete it and run its rule again.")
-            shapes = {"body": (run.model.size,), "head": (256, run.model.embedding)}
+            shapes = {"body": (run.body_size,), "head": (256, run.settings.embedding)}
             for expert in part_experts(part) if experts is None else experts:
                 for update in run.milestones:
                     for iterate in ITERATES:

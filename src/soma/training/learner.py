@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.estimators import bptt, spsa
+from soma.estimators.eggroll import Eggroll, read_streams
 from soma.estimators.head import decoder_gradient
 from soma.forward.engine import Engine
+from soma.models import gru
 from soma.models.lstm import initialise
 from soma.probes import Probes
 from soma.rng import Stream
@@ -35,6 +37,10 @@ class Windows(Protocol):
     def crops(self, ids: NDArray[Any], offsets: NDArray[Any], length: int) -> NDArray[np.uint8]:
         """Bytes [n, length + 1]: inputs and targets of `length` predictions from an offset inside each window."""
 
+    @property
+    def text(self) -> NDArray[np.uint8]:
+        """All bytes of the training text."""
+
 
 @dataclass(frozen=True)
 class Shard:
@@ -49,6 +55,8 @@ class Learner(ABC):
 
     weights: dict[str, Tensor]
     """What is learned, by published name (`body`, `head`), each with a leading expert axis; changed in place."""
+    notes: str = ""
+    """What the method says of its last update, for the log."""
     memory: dict[str, Tensor]
     """Whatever else the next update depends on (optimiser moments, carried states); changed in place."""
 
@@ -171,4 +179,46 @@ class BPTTLearner(LSTMLearner):
         return body, head if self.run.trains_head else None, loss
 
 
-LEARNERS: dict[str, type[LSTMLearner]] = {"spsa": SPSALearner, "bptt": BPTTLearner}
+class EggrollLearner(Learner):
+    """Evolution strategies over the whole training text, read as streams; members carry their states."""
+
+    def __init__(
+        self,
+        run: RunSpec,
+        experts: range,
+        windows: Windows,
+        shards: list[Shard],
+        engine: Engine,
+        device: torch.device,
+        start: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        """As other learners; `shards`, `engine` and `start` are not used."""
+        s = run.settings.eggroll
+        stream = Stream.named(run.seed, run.kind, "eggroll")
+        self.windows, self.settings = windows, s
+        self.rule = Eggroll(run.gru, stream, **s.model_dump())
+        theta = gru.initialise(run.gru, Stream.named(run.seed, run.kind, "init")).to(device)
+        self.weights = {"body": theta[None]}
+        self.memory = {"states": self.rule.initial_states(device)}
+
+    def step(self, update: int, scheduled: Scheduled) -> NDArray[np.float64]:
+        s = self.settings
+        tokens = read_streams(self.windows.text, s.streams, s.tokens, update)
+        theta, states, seen = self.rule.advance(self.weights["body"][0], tokens, self.memory["states"], update)
+        self.weights["body"][0].copy_(theta)
+        self.memory["states"].copy_(states)
+        self.notes = f"moved {seen.moved:.2%}, ties {seen.ties:.2%}, median |Z|/√P {seen.evidence[0]:.2f}"
+        return np.array([seen.loss])
+
+    def token_losses(self, expert: int, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
+        s = self.settings
+        return gru.token_losses(
+            self.rule.spec, self.weights["body"][expert], tokens, nonlinearity=s.nonlinearity, separator=s.separator
+        )
+
+
+LEARNERS: dict[str, type[LSTMLearner] | type[EggrollLearner]] = {
+    "spsa": SPSALearner,
+    "bptt": BPTTLearner,
+    "eggroll": EggrollLearner,
+}

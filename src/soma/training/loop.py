@@ -149,13 +149,14 @@ class Trainer:
         progress.ledger.mark(progress.update)
 
     def _report(self, loss: NDArray[np.float64], rate: float) -> None:
-        progress, total = self.progress, self.run.updates
+        s, progress, total = self.run.settings, self.progress, self.run.updates
         validation = f" · expert validation {progress.history[-1][3]:.4f}" if progress.history else ""
         group = f"{self.experts[0]}" if len(self.experts) == 1 else f"{self.experts[0]}-{self.experts[-1]}"
+        notes = f" · {self.learner.notes}" if self.learner.notes else f" · lr {self._scheduled(s.lr)[0]:.3g}"
         log.info(
             f"{self.run.id} expert {group}: update {progress.update}/{total} ({100 * progress.update / total:.0f} %) · "
-            f"loss {loss.mean():.4f}{validation} · lr {self._scheduled(self.run.settings.lr)[0]:.3g} · "
-            f"{rate:.1f} updates/s · {_duration((total - progress.update) / max(rate, 1e-9))} left"
+            f"loss {loss.mean():.4f}{validation}{notes} · {rate:.1f} updates/s · "
+            f"{_duration((total - progress.update) / max(rate, 1e-9))} left"
         )
 
 
