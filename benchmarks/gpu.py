@@ -192,7 +192,7 @@ def measure(
     repeats: int,
     table: str = "times",
 ) -> None:
-    """Times updates of every engine until the clock runs out; at least two, one of them not counted."""
+    """Times updates of every engine: one that is not counted, then three or more if the clock allows."""
     for setting, (name, make) in itertools.product(settings, engines.items()):
         row: dict[str, Any] = {"engine": name, **asdict(setting)}
         with _failure_in(row):
@@ -205,9 +205,9 @@ def measure(
             update = Update(make(), problem)
             row["first"] = clock.seconds(update)
             seconds = [clock.seconds(update)]
-            # A setting takes at most a quarter of what is left, so that slow ones leave time for those after them.
-            share = clock.left() / 4
-            while len(seconds) < repeats and sum(seconds) + max(seconds) < share:
+            # Beyond three, an engine takes at most an eighth of what is left: slow ones leave time for others.
+            share = clock.left() / 8
+            while len(seconds) < repeats and clock.left() > 0 and (len(seconds) < 3 or sum(seconds) < share):
                 seconds.append(clock.seconds(update))
             row |= summary(seconds)
             if device.type == "cuda":
@@ -300,17 +300,26 @@ def tuned_engines(device: torch.device) -> Engines:
 
 def kernel_times(record: Record, engine: Engine, setting: Setting, device: torch.device) -> None:
     """Device time of one update by kernel, longest first, as torch's profiler sees it."""
+    from torch.autograd import DeviceType  # type: ignore[attr-defined]
     from torch.profiler import ProfilerActivity, profile
 
     update = Update(engine, Problem.of(setting, device))
     update()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        update()
+    activities, kind = [ProfilerActivity.CPU], DeviceType.CPU
+    if device.type == "cuda":
+        activities, kind = [ProfilerActivity.CUDA], DeviceType.CUDA
         torch.cuda.synchronize(device)
-    events = sorted(profiler.key_averages(), key=lambda e: -float(e.self_device_time_total))
-    for event in events[:12]:
-        milliseconds = float(event.self_device_time_total) / 1e3
-        record.add("kernels", {"kernel": event.key[:60], "calls": int(event.count), "milliseconds": milliseconds})
+    with profile(activities=activities) as profiler:
+        update()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+    used = {
+        (event.key, event.count): event.self_device_time_total if device.type == "cuda" else event.self_cpu_time_total
+        for event in profiler.key_averages()
+        if event.device_type == kind
+    }
+    for (kernel, calls), microseconds in sorted(used.items(), key=lambda item: -item[1])[:12]:
+        record.add("kernels", {"kernel": kernel[:60], "calls": calls, "milliseconds": microseconds / 1e3})
 
 
 def compile_kernels(architecture: int, record: Record) -> None:
@@ -397,6 +406,31 @@ def _aligned(argument: object) -> bool:
     return isinstance(argument, Tensor) or (isinstance(argument, int) and argument % 16 == 0)
 
 
+def benchmark(
+    record: Record,
+    engines: Engines,
+    device: torch.device,
+    clock: Clock,
+    checks: list[Setting],
+    wide: list[Setting],
+    paper: Setting = PAPER,
+    repeats: int = 20,
+) -> None:
+    """Checks, then times at the paper's setting by engine and by kernel, then times at wide settings."""
+    check(record, engines, checks, device)
+    # Neither graphs at a width of 32 nor another precision beyond it changes what runs.
+    narrow = {name: make for name, make in engines.items() if name != "triton-no-graphs"}
+    measure(record, narrow, [paper], device, clock, repeats)
+    if "triton" in engines:
+        row: dict[str, Any] = {"kernel": "all"}
+        with _failure_in(row):
+            kernel_times(record, engines["triton"](), paper, device)
+        if "error" in row:
+            record.add("kernels", row)
+    others = {name: make for name, make in engines.items() if name != "triton-tf32x3"}
+    measure(record, others, wide, device, clock, repeats)
+
+
 @contextlib.contextmanager
 def _failure_in(row: dict[str, Any]) -> Iterator[None]:
     """One engine's failure is a row and not the end: what others measured is worth having."""
@@ -433,25 +467,16 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    device = torch.device(args.device)
+    device = torch.device("cuda", torch.device(args.device).index or 0)
     torch.cuda.set_device(device)
     record = Record(args.out, facts(device))
     clock = Clock(device, args.seconds)
-    engines = gpu_engines(device)
-    check(record, engines, CHECKS[:2] if args.quick or args.tune else CHECKS, device)
     if args.tune:
         measure(record, tuned_engines(device), [PAPER], device, clock, repeats=10, table="variants")
+    elif args.quick:
+        benchmark(record, gpu_engines(device), device, clock, CHECKS[:2], [])
     else:
-        measure(record, engines, [PAPER], device, clock, repeats=20)
-        if "triton" in engines:
-            row: dict[str, Any] = {"kernel": "profile"}
-            with _failure_in(row):
-                kernel_times(record, engines["triton"](), PAPER, device)
-            if "error" in row:
-                record.add("kernels", row)
-        if not args.quick:
-            wide = {name: make for name, make in engines.items() if name != "triton-tf32x3"}  # the same kernels there
-            measure(record, wide, WIDE, device, clock, repeats=10)
+        benchmark(record, gpu_engines(device), device, clock, CHECKS, WIDE)
     failed = [row for row in record.rows("checks") if not row["passed"]]
     if failed:
         print(f"{len(failed)} of {len(record.rows('checks'))} checks failed; see {args.out}", file=sys.stderr)

@@ -93,6 +93,18 @@ def _parser() -> argparse.ArgumentParser:
     _compute_options(c)
 
     c = add(
+        "evaluate-chosen",
+        "select.evaluate_chosen",
+        "test losses of the runs that the tuning chose",
+        "settings",
+        "tuning",
+        "windows",
+        "runs",
+        "routing",
+        "output",
+    )
+    _compute_options(c)
+    c = add(
         "measure-precision",
         "measure.measure_precision",
         "errors of the finite difference",
@@ -105,6 +117,10 @@ def _parser() -> argparse.ArgumentParser:
     c = add(
         "summarise-losses", "report.summarise_losses", "intervals and differences", "settings", "losses", "differences"
     )
+    c.add_argument("--evaluations", type=Path, nargs="+", required=True)
+    c = add("summarise-backpropagation", "report.summarise_backpropagation", "Table 5's rows", "settings", "output")
+    c.add_argument("--evaluations", type=Path, nargs="+", required=True)
+    c = add("search", "report.search_settings", "choose lr and eps on ensemble validation", "settings", "output")
     c.add_argument("--evaluations", type=Path, nargs="+", required=True)
     c = add("summarise-costs", "report.summarise_costs", "the six cost quantities", "settings", "output")
     c.add_argument("--parts", type=Path, nargs="+", required=True)

@@ -72,6 +72,32 @@ class FixedSize(Model):
         return (self.soma, *self.against, *self.also)
 
 
+class Backpropagation(Model):
+    """Table 5, claim C16: zeroth-order arms against backpropagation, on ensemble validation."""
+
+    pairs: Annotated[tuple[tuple[str, str], ...], Field(min_length=1)]
+    """A zeroth-order arm and a `bptt` arm of the same experts, for each N."""
+    operations: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
+    """Budgets at which both are compared; losses between two milestones are interpolated."""
+
+
+class Tuning(Model):
+    """Tables 6 and 7, claim C3: the same search for both methods; chosen on ensemble validation, then tested once."""
+
+    soma: str
+    """The arm whose lr and eps are searched ..."""
+    spsa: str
+    """... and the one it is compared with."""
+    settings: Annotated[tuple[tuple[float, float], ...], Field(min_length=1)]
+    """Pairs of lr and eps, every one run with every seed and with the arm's own budget."""
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=2)]
+    """Seeds of every setting."""
+
+    def variants(self, base: str) -> dict[str, tuple[float, float]]:
+        """Names of the arms that a base arm becomes, with their lr and eps."""
+        return {f"{base}-lr{lr:g}-eps{eps:g}": (lr, eps) for lr, eps in self.settings}
+
+
 class PrecisionOfDifferences(Model):
     """Beyond the paper: the error of a finite difference against eps, for coarser matrix products."""
 
@@ -88,13 +114,18 @@ class PrecisionOfDifferences(Model):
 class Products(Model):
     fixed_size: FixedSize
     """The comparison at equal total size."""
+    backpropagation: Backpropagation
+    """Zeroth-order training against backpropagation."""
+    tuning: Tuning
+    """The equal search over lr and eps."""
     precision: PrecisionOfDifferences
     """The precision of the finite difference."""
 
     @property
     def arms(self) -> list[str]:
-        """Every arm that a product needs, once."""
-        return list(dict.fromkeys([*self.fixed_size.arms, self.precision.arm]))
+        """Every arm of the configuration that a product runs as it is, once."""
+        pairs = [arm for pair in self.backpropagation.pairs for arm in pair]
+        return list(dict.fromkeys([*self.fixed_size.arms, *pairs, self.precision.arm]))
 
 
 class Config(Model):
@@ -129,7 +160,7 @@ class Config(Model):
     def _consistent(self) -> Config:
         if self.seed_run.updates is None:
             raise ValueError("seed_run.updates is missing: give the seed run's budget in updates")
-        for name in self.products.arms:
+        for name in (*self.products.arms, self.products.tuning.soma, self.products.tuning.spsa):
             if name not in self.arms:
                 raise ValueError(f"products name the arm `{name}`, which `arms` does not describe")
         if self.arms[self.products.precision.arm].head != "local":

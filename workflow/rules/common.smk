@@ -34,10 +34,7 @@ LOGS, BENCHMARKS, RESUME = (
 ROLES = ["validation", "test", "external"]
 TABLES = [
     "claims",
-    "table1",
-    "table2",
-    "table4",
-    "table9",
+    *[f"table{n}" for n in (1, 2, 4, 5, 6, 7, 9)],
     "costs",
     "precision",
     "clusters",
@@ -53,6 +50,8 @@ wildcard_constraints:
     partition="clusters|random|iid",
     n=r"\d+",
     part=r"\d+-\d+",
+    run=r"[a-z0-9.-]+",
+    name=r"[a-z0-9]+",
 
 
 def settings(name):

@@ -1,6 +1,7 @@
 # Losses per document, then their summaries.
 
 
+TUNING = CONFIG.products.tuning
 PRECISION_RUN = PLAN.arm_runs[CONFIG.products.precision.arm][0]
 
 
@@ -56,6 +57,100 @@ rule evaluate:
         "{SOMA} evaluate --log {log} --settings {params.file} --role {wildcards.role} --windows {input.windows}"
         " --parts {params.parts} {params.start} {params.router} {params.features} --active {params.active}"
         " --compute {params.compute} --threads {threads} --output {output}"
+
+
+def validation_of(arms):
+    """Validation rows of every run of some arms."""
+    return [
+        f"{EVALUATION}/validation/{run.id}.parquet"
+        for arm in arms
+        for run in PLAN.arm_runs[arm]
+    ]
+
+
+TUNED = [name for base in (TUNING.soma, TUNING.spsa) for name in TUNING.variants(base)]
+
+
+rule summarise_backpropagation:
+    input:
+        evaluations=validation_of(
+            [arm for pair in CONFIG.products.backpropagation.pairs for arm in pair]
+        ),
+    output:
+        f"{MEASUREMENTS}/backpropagation.parquet",
+    log:
+        f"{LOGS}/summarise-backpropagation.log",
+    resources:
+        mem_mb=4000,
+        runtime=30,
+    params:
+        code=code("report"),
+        settings=settings("campaign"),
+        file=SETTINGS.path("campaign"),
+    message:
+        "Comparing with backpropagation at equal operations"
+    shell:
+        "{SOMA} summarise-backpropagation --log {log} --settings {params.file} --evaluations {input.evaluations}"
+        " --output {output}"
+
+
+rule search:
+    input:
+        evaluations=validation_of(TUNED),
+    output:
+        f"{MEASUREMENTS}/tuning.parquet",
+    log:
+        f"{LOGS}/search.log",
+    resources:
+        mem_mb=4000,
+        runtime=30,
+    params:
+        code=code("report"),
+        settings=settings("campaign"),
+        file=SETTINGS.path("campaign"),
+    message:
+        "Choosing lr and eps on ensemble validation"
+    shell:
+        "{SOMA} search --log {log} --settings {params.file} --evaluations {input.evaluations} --output {output}"
+
+
+rule evaluate_chosen:
+    input:
+        tuning=f"{MEASUREMENTS}/tuning.parquet",
+        windows=f"{SETS}/test.parquet",
+        checkpoints=[
+            f
+            for arm in TUNED
+            for run in PLAN.arm_runs[arm]
+            for f in checkpoints_of(run)
+        ],
+        features=f"{ROUTING}/features",
+        routers=sorted(
+            {
+                f"{ROUTING}/router-n{run.experts}"
+                for arm in TUNED
+                for run in PLAN.arm_runs[arm]
+                if routed(run)
+            }
+        ),
+    output:
+        f"{MEASUREMENTS}/tuning-test.parquet",
+    log:
+        f"{LOGS}/evaluate-chosen.log",
+    threads: CONFIG.compute.threads
+    resources:
+        mem_mb=8000,
+        runtime=240,
+    params:
+        code=code("select"),
+        settings=settings("campaign"),
+        file=SETTINGS.path("campaign"),
+        compute=SETTINGS.path("compute"),
+    message:
+        "Evaluating the chosen settings on test, once"
+    shell:
+        "{SOMA} evaluate-chosen --log {log} --settings {params.file} --tuning {input.tuning} --windows {input.windows}"
+        " --runs {RUNS} --routing {ROUTING} --compute {params.compute} --threads {threads} --output {output}"
 
 
 rule measure_precision:

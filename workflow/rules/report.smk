@@ -1,10 +1,16 @@
 # Products: rows to tables and figures.
 
 TABLE_INPUTS = {
-    "claims": [f"{MEASUREMENTS}/differences.parquet"],
+    "claims": [
+        f"{MEASUREMENTS}/{name}.parquet"
+        for name in ("differences", "backpropagation", "tuning", "tuning-test")
+    ],
     "table1": [f"{SETS}/validation.json", f"{SETS}/test.json"],
     "table2": [],
     "table4": [f"{MEASUREMENTS}/losses.parquet"],
+    "table5": [f"{MEASUREMENTS}/backpropagation.parquet"],
+    "table6": [f"{MEASUREMENTS}/tuning.parquet"],
+    "table7": [f"{MEASUREMENTS}/tuning.parquet", f"{MEASUREMENTS}/tuning-test.parquet"],
     "table9": [f"{MEASUREMENTS}/losses.parquet"],
     "costs": [f"{MEASUREMENTS}/costs.parquet"],
     "precision": [f"{MEASUREMENTS}/precision.parquet"],

@@ -2,39 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from soma.analysis.bootstrap import DocumentBootstrap, Interval, percentile_interval, seed_interval
+from soma.analysis.bootstrap import Interval, percentile_interval, seed_interval
+from soma.analysis.scores import Scores
 from soma.errors import SomaError
 from soma.plan import Plan
 from soma.rng import Stream
-
-_KEYS = ["run", "update", "iterate", "k"]
-
-
-class _Scores:
-    """Losses of every run on one set of documents, with their bootstrap draws."""
-
-    def __init__(self, rows: pd.DataFrame, draws: int, stream: Stream) -> None:
-        table = rows.pivot_table(index="document", columns=_KEYS, values="nats", aggfunc="sum")
-        weights = rows.groupby("document")["bytes"].first().loc[table.index].to_numpy(np.float64)
-        if table.isna().any(axis=None):
-            raise SomaError("the runs were not evaluated on the same documents; run the evaluate rule again for all.")
-        nats = table.to_numpy()
-        self.documents, self.bytes = len(table), int(weights.sum())
-        self._column: dict[Any, int] = {key: i for i, key in enumerate(table.columns)}
-        self._means = nats.sum(axis=0) / weights.sum()
-        self._draws = DocumentBootstrap(weights, draws, stream).ratios(nats)
-
-    def loss(self, keys: Sequence[tuple[str, int, str, int]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Losses [len(keys)] and draws [R, len(keys)]."""
-        columns = [self._column[key] for key in keys]
-        return self._means[columns], self._draws[:, columns]
 
 
 def summarise(plan: Plan, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -53,7 +27,7 @@ def summarise(plan: Plan, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFram
     product = plan.config.products.fixed_size
     for (set_, split), group in rows.groupby(["set", "split"], sort=True):
         stream = Stream.named(plan.config.seed, "bootstrap", str(set_), str(split))
-        scores = _Scores(group, plan.config.bootstrap_draws, stream)
+        scores = Scores(group, plan.config.bootstrap_draws, stream)
         where = {"set": set_, "split": split, "documents": scores.documents, "bytes": scores.bytes}
         for arm in product.arms:
             losses += [where | row for row in _arm_losses(plan, arm, scores)]
@@ -62,7 +36,7 @@ def summarise(plan: Plan, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFram
     return pd.DataFrame(losses).astype({"seed": "Int64"}), pd.DataFrame(differences)
 
 
-def _arm_losses(plan: Plan, arm: str, scores: _Scores) -> list[dict[str, object]]:
+def _arm_losses(plan: Plan, arm: str, scores: Scores) -> list[dict[str, object]]:
     out: list[dict[str, object]] = []
     runs = plan.arm_runs[arm]
     for update in runs[0].milestones:
@@ -83,7 +57,7 @@ def _arm_losses(plan: Plan, arm: str, scores: _Scores) -> list[dict[str, object]
     return out
 
 
-def _arm_differences(plan: Plan, soma: str, other: str, scores: _Scores) -> list[dict[str, object]]:
+def _arm_differences(plan: Plan, soma: str, other: str, scores: Scores) -> list[dict[str, object]]:
     ours, theirs = ({run.seed: run for run in plan.arm_runs[arm]} for arm in (soma, other))
     seeds = [seed for seed in ours if seed in theirs]
     if not seeds:
@@ -91,7 +65,7 @@ def _arm_differences(plan: Plan, soma: str, other: str, scores: _Scores) -> list
     out: list[dict[str, object]] = []
     for iterate in ("last", "average"):
         keys = [
-            [(runs[s].id, runs[s].updates, iterate, plan.config.arms[arm].active) for s in seeds]
+            [(runs[s].id, runs[s].updates, iterate, plan.arms[arm].active) for s in seeds]
             for arm, runs in ((soma, ours), (other, theirs))
         ]
         (mean_a, draws_a), (mean_b, draws_b) = scores.loss(keys[0]), scores.loss(keys[1])

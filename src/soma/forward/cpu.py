@@ -21,7 +21,7 @@ from torch import Tensor
 from soma.errors import SomaError
 from soma.forward.engine import Engine
 from soma.models.spec import VOCABULARY, LSTMSpec
-from soma.probes import Probes, _always_kept
+from soma.probes import Probes, kept_bits
 
 INSTRUCTION_SETS = ("avx512", "avx2", "plain")
 """From the fastest to the one that every machine has."""
@@ -203,7 +203,7 @@ def _probes(problem: _Problem, probes: Probes) -> None:
     problem.key, problem.update = probes.stream.key, probes.update & 0xFFFFFFFF
     problem.expert_ids = problem.hold(np.array(probes.experts, dtype=np.uint32))
     problem.direction_ids = problem.hold(np.array(probes.directions, dtype=np.uint32))
-    problem.kept = problem.hold(np.ascontiguousarray(_always_kept(probes.spec, probes.kind)))
+    problem.kept = problem.hold(np.ascontiguousarray(kept_bits(probes.spec, probes.kind)))
 
 
 def _check(status: int) -> None:

@@ -30,7 +30,7 @@ from torch import Tensor
 from soma.forward import triton_kernels as kernels
 from soma.forward.engine import Engine
 from soma.models.spec import VOCABULARY, LSTMSpec, Slot
-from soma.probes import ProbeKind, Probes, _always_kept
+from soma.probes import ProbeKind, Probes, kept_bits
 
 NARROW = 32
 """The widest expert whose blocks are single kernels: beyond it the weights of a copy do not fit beside the rest."""
@@ -197,7 +197,7 @@ class TritonEngine(Engine):
 
     def packed(self, probes: Probes) -> NDArray[np.uint32]:
         """`probes.packed()`, computed by a kernel; [E, J, blocks, 4]."""
-        kept = np.ascontiguousarray(_always_kept(probes.spec, probes.kind))
+        kept = np.ascontiguousarray(kept_bits(probes.spec, probes.kind))
         with self._current():
             always = torch.from_numpy(kept.view(np.int32)).to(self.device)
             directions = self._integers(probes.directions)
@@ -367,9 +367,7 @@ class TritonEngine(Engine):
         _norm(padded, copies, stream, x, "norm")
         return torch.bmm(x, padded.matrix(copies, "project_out")) if padded.spec.projected else x
 
-    def _cross_entropy(
-        self, padded: Layout, copies: Tensor, batch: _Batch, stream: Tensor, steps: range
-    ) -> Tensor:  # fmt: skip
+    def _cross_entropy(self, padded: Layout, copies: Tensor, batch: _Batch, stream: Tensor, steps: range) -> Tensor:
         """Losses of the true sequences, float32 [P, T, B]."""
         projected = padded.spec.projected
         x = self._decoder_input(padded, copies, stream) if projected else stream

@@ -70,9 +70,7 @@ def packed_words(out, always, directions, update, expert, key_low, key_high, blo
 
 
 @triton.jit(do_not_specialize=["update", "expert", "key_low", "key_high"])
-def perturb(
-    copies, theta, source, gains, directions, eps, update, expert, key_low, key_high, N, BLOCK: tl.constexpr
-):  # fmt: skip
+def perturb(copies, theta, source, gains, directions, eps, update, expert, key_low, key_high, N, BLOCK: tl.constexpr):
     """copies [2J, N] = theta +- eps z_j, all in the padded layout.
 
     theta: padded body [N]; source: the coordinate in [0, M) of each padded one, -1 for padding, [N]; gains: int8 [N],
@@ -91,9 +89,7 @@ def perturb(
 
 
 @triton.jit(do_not_specialize=["update", "key_low", "key_high"])
-def combine(
-    out, gains, coefficients, directions, experts, update, key_low, key_high, M, J, BLOCK: tl.constexpr
-):  # fmt: skip
+def combine(out, gains, coefficients, directions, experts, update, key_low, key_high, M, J, BLOCK: tl.constexpr):
     """out [E, M] = sum_j c_j z_j in the order of j, float64, for coefficients [E, J].
 
     c z is exact, so that a fused multiply-add rounds like the sum: the same bits on every device.

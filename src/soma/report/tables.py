@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -155,6 +156,102 @@ def table4(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
     return Table("table4", "Table 4. Test loss at equal budget and total size", columns, tuple(cells), notes)
 
 
+def table5(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
+    """Zeroth-order training against backpropagation, ensemble validation."""
+    theirs = {row["n"]: row for row in paper.tables["table5"]}
+    cells: list[tuple[Cell, ...]] = []
+    for row in rows.itertuples():
+        given = theirs.get(row.experts, {})
+        h100 = given.get("h100", {})
+        difference = NOT_RUN
+        if row.seeds:
+            difference = measured(row.difference, row.low, row.high, f"{row.zeroth_order_runs} {row.bptt_runs}")
+        cells.append(
+            (
+                Cell(str(row.experts), "set", row.experts),
+                number(float(row.operations), "set", -1),
+                _at_budget(row.zeroth_order, row.zeroth_order_interpolated, row.zeroth_order_runs),
+                _at_budget(row.bptt, row.bptt_interpolated, row.bptt_runs),
+                difference,
+                Cell(str(row.seeds), "measured", row.seeds),
+                number(h100.get("soma"), "paper", 4),
+                number(h100.get("bptt"), "paper", 4),
+            )
+        )
+    measured_counts = set(rows["experts"])
+    for n, row in theirs.items():
+        if n not in measured_counts:
+            theirs_only = [number(row["h100"][m], "paper", 4) for m in ("soma", "bptt")]
+            cells.append((Cell(str(n), "paper", n), *[NOT_RUN] * 5, *theirs_only))
+    columns = (
+        "N", "operations", "zeroth-order", "BPTT", "BPTT minus zeroth-order", "seeds", "SOMA (paper, 100 GPU-h)",
+        "BPTT (paper, 100 GPU-h)",
+    )  # fmt: skip
+    notes = (
+        "Ensemble validation, nats per byte, last iterate, mean over seeds; brackets: 95 % paired bootstrap interval "
+        "over documents. `~`: interpolated between two milestones. A backward pass counts as two forwards.",
+        *watermark_notes(plan),
+    )
+    return Table("table5", "Table 5. Against backpropagation", columns, tuple(cells), notes)
+
+
+def table6(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
+    """The search over lr and eps, ensemble validation."""
+    tuning = plan.config.products.tuning
+    cells = []
+    for row in rows.itertuples():
+        label = arm_label(plan.config.arms[row.base])
+        loss = number(row.loss, "measured", 4, row.run)
+        if row.failed:
+            loss = Cell(f"{row.failed} of {row.seeds} failed", "measured", row.failed, run=row.run)
+        chosen = "" if not row.chosen else "chosen" + (f", at the edge of {row.edge}" if row.edge else "")
+        cells.append(
+            (
+                Cell(label),
+                number(float(row.lr), "set", -1),
+                number(float(row.eps), "set", -1),
+                loss,
+                number(row.sd, "measured", 4, row.run),
+                Cell(chosen, "measured", chosen, run=row.run),
+            )
+        )
+    best = min(paper.tables["table6"], key=lambda row: row["n1"][0])
+    notes = (
+        f"Ensemble validation, nats per byte: mean and sample standard deviation over seeds {list(tuning.seeds)}; the "
+        "same settings, seeds and operations for both arms. Test data play no part.",
+        f"The paper's best of five: lr {best['lr']:g}, eps {best['eps']:g}, N=1 {best['n1'][0]} ± {best['n1'][1]}, N=2 "
+        f"{best['n2'][0]} ± {best['n2'][1]}.",
+        *watermark_notes(plan),
+    )
+    columns = ("method", "lr", "eps", "validation loss", "sd over seeds", "")
+    return Table("table6", "Table 6. Equal search over lr and eps", columns, tuple(cells), notes)
+
+
+def table7(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
+    """Test loss of the chosen settings, each run evaluated once."""
+    theirs = paper.tables["table7"]
+    cells = []
+    for i, row in enumerate(rows.itertuples()):
+        given = theirs["seeds"][i] if i < len(theirs["seeds"]) else {}
+        cells.append(
+            (
+                Cell(str(row.seed), "set", row.seed),
+                number(row.spsa, "measured", 4, row.spsa_run),
+                number(row.soma, "measured", 4, row.soma_run),
+                number(row.difference, "measured", 4, f"{row.spsa_run} {row.soma_run}"),
+                number(given.get("spsa"), "paper", 4),
+                number(given.get("soma"), "paper", 4),
+            )
+        )
+    notes = (
+        f"Test, nats per byte. Mean difference {rows['difference'].mean():.4f}, sample standard deviation "
+        f"{rows['difference'].std(ddof=1):.4f}; the paper's: {theirs['mean_difference']}, {theirs['sd_difference']}.",
+        *watermark_notes(plan),
+    )
+    columns = ("seed", "SPSA", "SOMA", "SPSA minus SOMA", "SPSA (paper)", "SOMA (paper)")
+    return Table("table7", "Table 7. Chosen settings on test", columns, tuple(cells), notes)
+
+
 def table9(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
     """The same frozen checkpoints on the external corpus."""
     theirs = paper.rows("table9")
@@ -214,6 +311,13 @@ def precision_table(plan: Plan, rows: pd.DataFrame) -> Table:
     )
     columns = ("weights", "matrix products", *(f"ε = {step:g}" for step in steps))
     return Table("precision", "Precision of the finite difference", columns, tuple(cells), notes)
+
+
+def _at_budget(value: float, interpolated: bool, runs: str) -> Cell:
+    cell = number(value, "interpolated" if interpolated else "measured", 4, runs)
+    if pd.isna(value):
+        return NOT_RUN
+    return replace(cell, text=f"~{cell.text}") if interpolated else cell
 
 
 def _arms(plan: Plan) -> list[tuple[str, Arm]]:

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from soma.data.sets import EvaluationSet
 from soma.evaluate import evaluate, open_set
-from soma.forward.engine import create
+from soma.forward.engine import Engine, create
 from soma.manifest import atomic_path, read_json
 from soma.models.lstm import initialise
 from soma.rng import Stream
@@ -46,24 +48,37 @@ def evaluate_run(
     """
     how = Compute.model_validate(read_json(compute))
     torch.set_num_threads(threads)
+    how = Compute.model_validate(read_json(compute))
     run = RunSpec.model_validate(read_json(settings))
-    checkpoints = Checkpoints.open(run, {p.name: p / "checkpoints.safetensors" for p in parts})
-    head = None
-    needs_head = not run.trains_head and run.settings.method != "eggroll"
-    if needs_head and start is None:
-        head = initialise(run.model, Stream.named(run.seed, run.kind, "init"))[1]  # frozen as it was drawn
-    elif needs_head:
-        assert start is not None
-        source = RunSpec.model_validate(read_json(start / "run.json")["run"])
-        head = Checkpoints.open(source, {start.name: start / "checkpoints.safetensors"}).heads(source.updates, "last")[
-            0
-        ]
-    data = open_set(role, windows)
     loaded = None if router is None or features is None else Router.load(router, Features.load(features))
-    selected = select(loaded, data, max(active))
-    rows = evaluate(run, checkpoints, head, selected, data, create(how.engine, how.device), active)
+    data = open_set(role, windows)
+    rows = evaluate_parts(run, parts, start, loaded, data, active, create(how.engine, how.device))
     with atomic_path(output) as path:
         rows.to_parquet(path, index=False)
+
+
+def evaluate_parts(
+    run: RunSpec,
+    parts: Sequence[Path],
+    start: Path | None,
+    router: Router | None,
+    data: EvaluationSet,
+    active: Sequence[int],
+    engine: Engine,
+) -> pd.DataFrame:
+    """Rows of `soma.evaluate.evaluate` for a run's published parts."""
+    checkpoints = Checkpoints.open(run, {p.name: p / "checkpoints.safetensors" for p in parts})
+    return evaluate(run, checkpoints, _frozen_head(run, start), select(router, data, max(active)), data, engine, active)
+
+
+def _frozen_head(run: RunSpec, start: Path | None) -> Tensor | None:
+    """The head [V, H] that all experts share, where they do: the start run's, or as it was drawn."""
+    if run.trains_head or run.settings.method == "eggroll":
+        return None
+    if start is None:
+        return initialise(run.model, Stream.named(run.seed, run.kind, "init"))[1]
+    source = RunSpec.model_validate(read_json(start / "run.json")["run"])
+    return Checkpoints.open(source, {start.name: start / "checkpoints.safetensors"}).heads(source.updates, "last")[0]
 
 
 def select(router: Router | None, data: EvaluationSet, k: int) -> NDArray[np.int64]:

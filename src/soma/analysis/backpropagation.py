@@ -1,0 +1,69 @@
+"""Zeroth-order training against backpropagation at equal operations (Table 5, claim C16), on ensemble validation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from soma.analysis.bootstrap import percentile_interval, seed_interval
+from soma.analysis.scores import Scores
+from soma.plan import Plan
+from soma.rng import Stream
+
+
+def summarise(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+    """Losses of both methods and their difference, one row per (N, budget).
+
+    Args:
+        rows: per-document losses of the arms on the validation set (`evaluate.COLUMNS`).
+
+    Returns:
+        `zeroth_order` and `bptt` are means over seeds, missing where an arm has no milestones around the budget;
+        `difference` is BPTT minus zeroth-order over the seeds that both have, with its interval over documents and,
+        with two seeds or more, over seeds.
+    """
+    stream = Stream.named(plan.config.seed, "bootstrap", "validation", "")
+    scores = Scores(rows, plan.config.bootstrap_draws, stream)
+    out: list[dict[str, Any]] = []
+    for pair in plan.config.products.backpropagation.pairs:
+        for budget in plan.config.products.backpropagation.operations:
+            row: dict[str, Any] = {"experts": plan.arms[pair[0]].experts, "operations": budget}
+            found = {}
+            for name, arm in zip(("zeroth_order", "bptt"), pair, strict=True):
+                found[name] = _by_seed(plan, scores, arm, budget)
+                values = list(found[name].values())
+                row[name] = float(np.mean([v[0] for v in values])) if values else float("nan")
+                row[f"{name}_interpolated"] = any(v[2] for v in values)
+                row[f"{name}_runs"] = " ".join(r.id for r in plan.arm_runs[arm])
+            seeds = sorted(found["zeroth_order"].keys() & found["bptt"].keys())
+            out.append(row | _difference(found, seeds))
+    return pd.DataFrame(out)
+
+
+def _by_seed(plan: Plan, scores: Scores, arm: str, budget: float) -> dict[int, Any]:
+    out = {}
+    for run in plan.arm_runs[arm]:
+        operations = [run.operations(u) for u in run.milestones]
+        found = scores.at_budget(run.id, run.milestones, operations, budget, "last", plan.arms[arm].active)
+        if found is not None:
+            out[run.seed] = found
+    return out
+
+
+def _difference(found: dict[str, dict[int, Any]], seeds: list[int]) -> dict[str, Any]:
+    nan = float("nan")
+    if not seeds:
+        return dict.fromkeys(("difference", "low", "high", "seed_low", "seed_high"), nan) | {"seeds": 0}
+    per_seed = np.array([found["bptt"][s][0] - found["zeroth_order"][s][0] for s in seeds])
+    draws = np.mean([found["bptt"][s][1] - found["zeroth_order"][s][1] for s in seeds], axis=0)
+    interval, over_seeds = percentile_interval(float(per_seed.mean()), draws), seed_interval(per_seed)
+    return {
+        "difference": interval.mean,
+        "low": interval.low,
+        "high": interval.high,
+        "seed_low": over_seeds.low if over_seeds else nan,
+        "seed_high": over_seeds.high if over_seeds else nan,
+        "seeds": len(seeds),
+    }

@@ -1,0 +1,96 @@
+"""The equal search over lr and eps (Tables 6 and 7, claim C3): choose on ensemble validation, then test once.
+
+Every setting has the same seeds and the same budget for both methods. A run that did not end with a finite loss counts
+as a failure of its setting, which is then not chosen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from soma.plan import Plan
+
+
+def search(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+    """Ensemble-validation loss of every setting at the end of its budget, and which one is chosen.
+
+    Args:
+        rows: per-document losses of the tuning runs on the validation set (`evaluate.COLUMNS`).
+
+    Returns:
+        One row per (base arm, setting): `loss` mean over seeds, `sd` their sample standard deviation, `failed` runs,
+        `chosen`, and `edge`: whether a chosen lr or eps is the smallest or largest that was tried.
+    """
+    tuning = plan.config.products.tuning
+    out: list[dict[str, Any]] = []
+    for base in (tuning.soma, tuning.spsa):
+        found: list[dict[str, Any]] = []
+        for name, (lr, eps) in tuning.variants(base).items():
+            losses = np.array([_final_loss(plan, rows, name, run.id) for run in plan.arm_runs[name]])
+            finite = np.isfinite(losses)
+            found.append(
+                {
+                    "base": base,
+                    "arm": name,
+                    "lr": lr,
+                    "eps": eps,
+                    "loss": float(losses.mean()) if finite.all() else float("nan"),
+                    "sd": float(losses.std(ddof=1)) if finite.all() else float("nan"),
+                    "seeds": len(losses),
+                    "failed": int((~finite).sum()),
+                    "run": " ".join(run.id for run in plan.arm_runs[name]),
+                }
+            )
+        losses = np.array([row["loss"] for row in found])
+        best = int(np.nanargmin(losses))
+        for i, row in enumerate(found):
+            tried = {axis: [r[axis] for r in found] for axis in ("lr", "eps")}
+            ends = [axis for axis, values in tried.items() if row[axis] in (min(values), max(values))]
+            out.append(row | {"chosen": i == best, "edge": " and ".join(ends) if i == best else ""})
+    return pd.DataFrame(out)
+
+
+def chosen_runs(plan: Plan, searched: pd.DataFrame) -> list[str]:
+    """The runs that are tested: every seed of both chosen settings."""
+    names = searched.loc[searched["chosen"], "arm"]
+    return [run.id for name in names for run in plan.arm_runs[str(name)]]
+
+
+def compare(plan: Plan, searched: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Test loss of the chosen settings, one row per seed, with the difference SPSA minus SOMA.
+
+    Args:
+        rows: per-document losses of the chosen runs on the test set.
+    """
+    tuning = plan.config.products.tuning
+    chosen = {str(row.base): str(row.arm) for row in searched[searched["chosen"]].itertuples()}
+    runs = {base: {run.seed: run.id for run in plan.arm_runs[name]} for base, name in chosen.items()}
+    out = []
+    for seed in tuning.seeds:
+        ids = {base: by_seed[seed] for base, by_seed in runs.items()}
+        loss = {base: _final_loss(plan, rows, chosen[base], run) for base, run in ids.items()}
+        out.append(
+            {
+                "seed": seed,
+                "soma": loss[tuning.soma],
+                "spsa": loss[tuning.spsa],
+                "difference": loss[tuning.spsa] - loss[tuning.soma],
+                "soma_run": ids[tuning.soma],
+                "spsa_run": ids[tuning.spsa],
+            }
+        )
+    return pd.DataFrame(out)
+
+
+def _final_loss(plan: Plan, rows: pd.DataFrame, arm: str, run: str) -> float:
+    """Nats per byte of the last iterate at the end of the budget, with the arm's k."""
+    own = rows[
+        (rows["run"] == run)
+        & (rows["update"] == plan.runs[run].updates)
+        & (rows["iterate"] == "last")
+        & (rows["k"] == plan.arms[arm].active)
+    ]
+    return float(own["nats"].sum() / own["bytes"].sum()) if len(own) else float("nan")
