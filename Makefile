@@ -18,11 +18,13 @@ toy: setup
 setup: $(STAMP)
 
 # torch first, by its exact version: the same pin is a CPU or a CUDA build, which a hash lock cannot express.
-$(STAMP): requirements-torch.txt requirements.lock pyproject.toml setup.py $(wildcard src/soma/forward/csrc/*)
+# A CUDA build of torch brings its own triton; elsewhere the kernels' tests need one, in interpreter mode.
+$(STAMP): requirements-torch.txt requirements.lock requirements-triton.txt pyproject.toml setup.py $(wildcard src/soma/forward/csrc/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-torch.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -c "import triton" 2> /dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-triton.txt
 	touch $@
 
 test: setup lint

@@ -47,8 +47,8 @@ def search(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
         losses = np.array([row["loss"] for row in found])
         best = int(np.nanargmin(losses))
         for i, row in enumerate(found):
-            tried = {axis: [r[axis] for r in found] for axis in ("lr", "eps")}
-            ends = [axis for axis, values in tried.items() if row[axis] in (min(values), max(values))]
+            tried = {axis: sorted({r[axis] for r in found}) for axis in ("lr", "eps")}
+            ends = [axis for axis, values in tried.items() if len(values) > 1 and row[axis] in (values[0], values[-1])]
             out.append(row | {"chosen": i == best, "edge": " and ".join(ends) if i == best else ""})
     return pd.DataFrame(out)
 

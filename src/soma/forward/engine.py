@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -64,6 +65,16 @@ def create(name: str, device: str = "cpu") -> Engine:
     # cuDNN and cuBLAS may round operands to TF32 by default, which an eps of 1e-3 does not survive (DEVIATIONS.md).
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
+    if name == "triton" or (name == "auto" and device.startswith("cuda") and find_spec("triton") is not None):
+        if not device.startswith("cuda"):
+            raise SomaError("compute.engine is triton, which needs a CUDA device; use auto, cpu or torch.")
+        try:
+            from soma.forward.triton_engine import TritonEngine
+        except ImportError:
+            raise SomaError(
+                "compute.engine is triton, which is not installed; install a CUDA build of torch or use torch."
+            ) from None
+        return TritonEngine(torch.device(device))
     if name == "cpu" or (name == "auto" and device == "cpu" and cpu.available()):
         return cpu.CpuEngine()
     if name == "auto" and device == "cpu":
@@ -72,4 +83,4 @@ def create(name: str, device: str = "cpu") -> Engine:
         return TorchEngine(torch.device(device))
     if name == "reference":
         return ReferenceEngine()
-    raise SomaError(f"compute.engine is `{name}`; use auto, cpu, torch or reference.")
+    raise SomaError(f"compute.engine is `{name}`; use auto, cpu, triton, torch or reference.")

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.models.gru_spec import GRUSpec
-from soma.models.spec import VOCABULARY
 from soma.rng import Stream
 
 Nonlinearity = Literal["clip", "sigmoid_tanh"]
@@ -32,8 +31,8 @@ Nonlinearity = Literal["clip", "sigmoid_tanh"]
 CLIP = 127 / 16
 NORM_FLOOR = 1e-6
 """Smallest divisor of a norm."""
-_FLOATS = 1 << 20
-"""Logits alive at once in the decoder, about one level-2 cache."""
+_DECODED = 16
+"""Steps decoded at once, to bound the logits; a constant, so that rounding does not depend on the number of rows."""
 
 
 class Parameters(Protocol):
@@ -151,8 +150,7 @@ def losses_and_state(
         x = x + _clip(parameters.product(f"{name}.mlp_down", up), bound)
     x = _norm(x, parameters.vector("norm"))
     losses = []
-    step = max(1, _FLOATS // (x.shape[0] * x.shape[1] * VOCABULARY))
-    for part, y in zip(x.split(step, dim=2), targets.split(step, dim=1), strict=True):
+    for part, y in zip(x.split(_DECODED, dim=2), targets.split(_DECODED, dim=1), strict=True):
         logits = _clip(parameters.product("head", part), bound)
         chosen = logits.gather(3, y.long()[:, None, :, None].expand(*logits.shape[:3], 1))[..., 0]
         losses.append(torch.logsumexp(logits, dim=3) - chosen)

@@ -223,7 +223,7 @@ def table6(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
         f"{best['n2'][0]} ± {best['n2'][1]}.",
         *watermark_notes(plan),
     )
-    columns = ("method", "lr", "eps", "validation loss", "sd over seeds", "")
+    columns = ("method", "lr", "eps", "validation loss", "sd over seeds", "choice")
     return Table("table6", "Table 6. Equal search over lr and eps", columns, tuple(cells), notes)
 
 

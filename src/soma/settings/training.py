@@ -123,7 +123,7 @@ class Training(Model):
 
 
 class Compute(Model):
-    engine: Literal["auto", "cpu", "torch", "reference"] = "auto"
+    engine: Literal["auto", "cpu", "triton", "torch", "reference"] = "auto"
     """Engine of the perturbed losses; they differ in speed and rounding, and `auto` takes the best one present."""
     device: str = "cpu"
     """torch device of training and evaluation."""
