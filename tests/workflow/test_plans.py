@@ -10,9 +10,12 @@ from soma.workflow import code, code_files
 @pytest.mark.parametrize(
     ("config", "jobs"),
     [
-        ("", {"train_seed": 12, "train_expert": 73, "fit_router": 4}),
-        ("config/toy.yaml", {"train_seed": 5, "train_expert": 11, "fit_router": 2}),
-        ("config/paper.yaml", {"train_seed": 4, "train_expert": 2 + 3 + 8 + 256, "fit_router": 3, "download": 3}),
+        ("", {"train_seed": 14, "train_expert": 73 + 1 + 11 + 45, "fit_router": 4}),
+        ("config/toy.yaml", {"train_seed": 5, "train_expert": 17, "fit_router": 2}),
+        (
+            "config/paper.yaml",
+            {"train_seed": 8, "train_expert": 2 + 3 + 8 + 256 + 1 + 11 + 45, "fit_router": 3, "download": 3},
+        ),
     ],
 )
 def test_dry_run_shows_the_whole_plan_in_seconds(project, config, jobs):

@@ -12,11 +12,14 @@ import pandas as pd
 import pytest
 
 from soma.manifest import sha256_file
+from soma.runs import part_experts
 from tests.workflow.conftest import Project
 
 pytestmark = pytest.mark.workflow
 
-TABLES = ["claims", "table1", "table2", "table4", "table9", "costs", "clusters"]
+NUMBERED = [f"table{n}" for n in (1, 2, 4, 5, 6, 7, 9)]
+TABLES = ["claims", *NUMBERED, "costs", "precision", "clusters"]
+FIGURES = ["figure1", "precision"]
 
 
 def table(project: Project, name: str) -> list[dict[str, str]]:
@@ -28,15 +31,15 @@ def test_every_product_is_there_and_nothing_is_left_to_do(toy):
     results = toy.folder / "results/toy"
     for name in TABLES:
         assert {(results / f"tables/{name}.{s}").stat().st_size > 100 for s in ("md", "csv", "html")} == {True}
-    for suffix in ("svg", "png", "csv"):
-        assert (results / f"figures/figure1.{suffix}").stat().st_size > 500
+    for name in FIGURES:
+        assert {(results / f"figures/{name}.{s}").stat().st_size > 500 for s in ("svg", "png", "csv")} == {True}
     assert toy.planned() == {}
     assert not list((results / "resume").glob("*/*"))
 
 
 def test_the_report_is_one_offline_file_with_every_product(toy):
     html = (toy.folder / "results/toy/report.html").read_text()
-    for name in (*TABLES, "figure1"):
+    for name in (*TABLES, *FIGURES):
         assert f"{name}.html" in html or f"{name}.svg" in html
     assert not re.search(r"""(src|href)=["']https?://[^"']+\.(js|css)""", html)
 
@@ -45,19 +48,24 @@ def test_table_4_shows_what_was_measured_and_what_was_not(toy):
     rows = table(toy, "table4")
     losses = {r["row"]: r for r in rows if r["column"] == "test loss"}
     measured = [r for r in losses.values() if r["status"] == "measured"]
-    assert len(measured) == 4
+    assert len(measured) == 5
     for r in measured:
         assert 1.5 < float(r["low"]) <= float(r["value"]) <= float(r["high"]) < 3.5
     not_run = [r["row"] for r in losses.values() if r["status"] == "not run"]
     methods = {r["row"]: r["text"] for r in rows if r["column"] == "method"}
-    assert {methods[i] for i in not_run} == {"SPSA N=1, n_pert=1024", "EGGROLL N=1"}
+    assert {methods[i] for i in not_run} == {"SPSA N=1, n_pert=1024"}
     paper = {r["text"] for r in rows if r["column"] == "test loss (paper)"}
     assert {"1.76", "2.00", "2.11", "2.21"} <= paper
 
 
 def test_no_claim_is_called_reproduced_at_toy_size(toy):
-    verdicts = {r["text"] for r in table(toy, "claims") if r["column"] == "verdict"}
-    assert verdicts == {"not testable at this scale", "not run"}
+    rows = table(toy, "claims")
+    names = {r["row"]: r["text"] for r in rows if r["column"] == "claim"}
+    verdicts = {names[r["row"]]: r["text"] for r in rows if r["column"] == "verdict"}
+    assert verdicts.pop("C1") == verdicts.pop("C2") == "not testable at this scale"
+    assert verdicts.pop("C16") == "inconclusive"  # by one seed, however large the difference
+    verdicts.pop("C3")  # two seeds may say anything
+    assert set(verdicts.values()) == {"not run"}
 
 
 def test_every_measured_loss_leads_to_its_run_configuration_data_code_and_checkpoint(toy):
@@ -68,7 +76,7 @@ def test_every_measured_loss_leads_to_its_run_configuration_data_code_and_checkp
         for run in cell["run"].split():
             settings = json.loads((results / f"settings/run-{run}.json").read_text())
             parts = sorted((results / "runs" / run).iterdir())
-            assert len(parts) == settings["settings"]["experts"]
+            assert sum(len(part_experts(part.name)) for part in parts) == settings["settings"]["experts"]
             for part in parts:
                 record = json.loads((part / "run.json").read_text())
                 assert record["run"] == settings
@@ -90,7 +98,8 @@ def test_from_nothing_again_gives_the_same_bytes(toy, tmp_path):
     again.snakemake()
     first, second = (p.folder / "results/toy" for p in (toy, again))
     names = [f"tables/{name}.{suffix}" for name in TABLES if name != "costs" for suffix in ("md", "csv", "html")]
-    names += [f"measurements/{name}.parquet" for name in ("losses", "differences")]
+    rows = ("losses", "differences", "backpropagation", "tuning", "tuning-test", "precision")
+    names += [f"measurements/{name}.parquet" for name in rows]
     trained = ("runs/*/*/checkpoints.safetensors", "runs/*/*/history.parquet")
     for pattern in (*trained, "corpus/*/*", "sets/*", "shards/*/*"):
         names += [str(p.relative_to(first)) for p in first.glob(pattern)]
@@ -98,20 +107,19 @@ def test_from_nothing_again_gives_the_same_bytes(toy, tmp_path):
     assert [n for n in names if sha256_file(first / n) != sha256_file(second / n)] == []
 
 
-PRODUCTS = {"summarise": 2, "table": 7, "figure": 1}
+SUMMARIES = ("summarise_losses", "summarise_costs", "summarise_backpropagation", "search", "evaluate_chosen")
+PRODUCTS = dict.fromkeys(SUMMARIES, 1) | {"table": 11, "figure": 2}
 EDITS = [
     ({"compute": {"threads": 2, "save_every": 7}}, {}),
     ({"arms": {"soma-n2": {"label": "ours"}}}, PRODUCTS),
-    ({"arms": {"soma-n4": {"lr": 1e-3}}}, {"train_expert": 4, "evaluate": 3, **PRODUCTS}),
-    ({"data": {"external": {"windows": 50}}}, {"evaluation_set": 1, "evaluate": 6, **PRODUCTS}),
+    ({"arms": {"soma-n4": {"lr": 1e-3}}}, {"train_expert": 1, "evaluate": 3, **PRODUCTS}),
+    ({"data": {"external": {"windows": 50}}}, {"evaluation_set": 1, "evaluate": 7, **PRODUCTS}),
 ]
 
 
 @pytest.mark.parametrize(("change", "expected"), EDITS, ids=lambda value: json.dumps(value)[:60])
 def test_an_edited_key_reruns_exactly_what_it_touches(toy, change, expected):
-    planned = toy.planned(toy.overlay(change))
-    summarised = sum(planned.pop(rule, 0) for rule in ("summarise_losses", "summarise_costs"))
-    assert planned | ({"summarise": summarised} if summarised else {}) == expected
+    assert toy.planned(toy.overlay(change)) == expected
 
 
 def test_edited_code_reruns_the_rules_that_run_it(toy):
@@ -121,20 +129,20 @@ def test_edited_code_reruns_the_rules_that_run_it(toy):
         path.write_text(source + "\n# a remark\n")
         assert toy.planned() == {}
         path.write_text(source + "\nREMARK = 1\n")
-        assert set(toy.planned()) == {"table", "figure", "summarise_losses", "summarise_costs"}
+        assert set(toy.planned()) == {"table", "figure", *SUMMARIES}
     finally:
         path.write_text(source)
     assert toy.planned() == {}
 
 
 def train_command(project: Project, output: Path, resume: Path) -> list[str]:
-    """Expert 1 of soma-n2-s0, as the workflow trains it, but saving its state all the time."""
+    """Both experts of soma-n2-s0, as the workflow trains it, but saving its state all the time."""
     results = project.folder / "results/toy"
     compute = output.parent / "compute.json"
     output.parent.mkdir(parents=True, exist_ok=True)
     compute.write_text(json.dumps({"save_every": 0.01}))
     return project.command(
-        "soma.cli", "train", "--settings", str(results / "settings/run-soma-n2-s0.json"), "--part", "001-001",
+        "soma.cli", "train", "--settings", str(results / "settings/run-soma-n2-s0.json"), "--part", "000-001",
         "--train", str(results / "corpus/train"), "--shards", str(results / "shards/clusters-n2"),
         "--start", str(results / "runs/seed-d16-s0/000-000"), "--resume", str(resume), "--output", str(output),
         "--compute", str(compute), "--threads", "1",
@@ -144,7 +152,7 @@ def train_command(project: Project, output: Path, resume: Path) -> list[str]:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_training_job_ends_with_the_same_bytes(toy, tmp_path, how):
     """Stopped three times at different moments, then let run to its end."""
-    output, resume = tmp_path / "out/001-001", tmp_path / "resume"
+    output, resume = tmp_path / "out/000-001", tmp_path / "resume"
     command = train_command(toy, output, resume)
     state = resume / "state.safetensors"
     for saves in (1, 5, 9):
@@ -159,7 +167,7 @@ def test_a_killed_training_job_ends_with_the_same_bytes(toy, tmp_path, how):
         assert not output.exists()
     assert state.exists()
     subprocess.run(command, env=toy.environment, check=True, stderr=subprocess.DEVNULL)
-    whole = toy.folder / "results/toy/runs/soma-n2-s0/001-001"
+    whole = toy.folder / "results/toy/runs/soma-n2-s0/000-001"
     for name in ("checkpoints.safetensors", "history.parquet"):
         assert sha256_file(output / name) == sha256_file(whole / name)
     assert not resume.exists()
@@ -167,7 +175,7 @@ def test_a_killed_training_job_ends_with_the_same_bytes(toy, tmp_path, how):
 
 
 def test_a_damaged_start_checkpoint_stops_the_job_with_one_sentence(toy, tmp_path):
-    output = tmp_path / "out/001-001"
+    output = tmp_path / "out/000-001"
     command = train_command(toy, output, tmp_path / "resume")
     start = tmp_path / "start"
     start.mkdir()

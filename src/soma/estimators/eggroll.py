@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import norm
 from torch import Tensor
 
 from soma.estimators.rank_one import MAX_PAIRS, Members, Noise
@@ -181,7 +181,7 @@ class Eggroll:
     def apply(self, theta: Tensor, z: Tensor, losses: NDArray[np.float64]) -> tuple[Tensor, Diagnostics]:
         """The z-test step for Z [M] of the whole population."""
         size = z.abs()
-        moves = (size >= norm.isf(self.alpha / 2) * self.pairs**0.5) & (z != 0)
+        moves = (size >= NormalDist().inv_cdf(1 - self.alpha / 2) * self.pairs**0.5) & (z != 0)
         direction = torch.where(moves, z.sign(), 0.0).to(theta.dtype)
         diagnostics = Diagnostics(
             loss=float(losses.mean()) / self.tokens,

@@ -20,10 +20,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import sklearn
 from numpy.typing import NDArray
-from sklearn.decomposition import TruncatedSVD
-from sklearn.feature_extraction.text import TfidfVectorizer
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
@@ -91,6 +88,9 @@ class Features:
 
     @cached_property
     def _vectoriser(self) -> Any:
+        # Imported here, as in `fit_features`: it takes seconds, and evaluating a run without clusters needs none of it.
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
         vectoriser = TfidfVectorizer(**_tfidf(np.float32), vocabulary=self.words)
         vectoriser.idf_ = self.idf_V
         return vectoriser
@@ -137,6 +137,10 @@ def fit_features(windows: Windows, settings: Routing, seed: int, output: Path) -
     Raises:
         SomaError: fewer than two words occur in `settings.min_df` windows.
     """
+    import sklearn
+    from sklearn.decomposition import TruncatedSVD
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
     ids = sample_ids(len(windows), settings, seed)
     vectoriser = TfidfVectorizer(**_tfidf(np.float64), max_features=settings.features, min_df=settings.min_df)
     try:

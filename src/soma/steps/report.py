@@ -16,7 +16,6 @@ from soma.manifest import atomic_path, read_json
 from soma.plan import Plan, make_plan
 from soma.report.claims import claims_table
 from soma.report.clusters import clusters_table
-from soma.report.figures import figure1, precision
 from soma.report.paper import PaperValues
 from soma.report.table import Table
 from soma.report.tables import costs_table, precision_table, table1, table2, table4, table5, table6, table7, table9
@@ -96,6 +95,8 @@ def write_table(
 
 def write_figure(name: str, settings: Path, measurements: Path, output: Path) -> None:
     """One figure as SVG and PNG, with the CSV of what it draws."""
+    from soma.report.figures import figure1, precision  # matplotlib takes a second to import; tables need none
+
     plan = load_plan(settings)
 
     def rows(kind: str) -> pd.DataFrame:
