@@ -151,6 +151,12 @@ def test_variance_of_accumulated_batches():
     assert_mean(noisy_errors(n_pert=n, batch=b, accumulation=accumulated), expected, "accumulation")
 
 
+def test_variance_of_one_fresh_batch_per_direction():
+    a, n, b = M - 1, 6, 2
+    expected = (a + (a + 1) * NU / b) / n
+    assert_mean(noisy_errors(n_pert=1, batch=b, accumulation=n), expected, "fresh batch per direction")
+
+
 def test_accumulated_batches_draw_their_own_directions():
     one = Probes(SPEC, Stream.named(0, "probe"), "dense", 0, (0,), range(4)).signs()
     two = Probes(SPEC, Stream.named(0, "probe"), "dense", 0, (0,), range(4, 8)).signs()

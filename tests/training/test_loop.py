@@ -24,6 +24,8 @@ WINDOW = 64
 class Windows:
     """The license, cut into windows."""
 
+    text = TEXT
+
     def crops(self, ids, offsets, length):
         start = np.asarray(ids, np.int64) * WINDOW + offsets
         return TEXT[start[:, None] + np.arange(length + 1)]
@@ -49,11 +51,9 @@ SHARDS = [
 ]
 
 
-def trainer(run, experts=range(2), start=None):
+def trainer(run, experts=range(2), start=None, engine="torch"):
     shards = [SHARDS[e] for e in experts]
-    learner = LEARNERS[run.settings.method](
-        run, experts, Windows(), shards, create("torch"), torch.device("cpu"), start
-    )
+    learner = LEARNERS[run.settings.method](run, experts, Windows(), shards, create(engine), torch.device("cpu"), start)
     return Trainer(run, experts, Windows(), shards, learner)
 
 
@@ -65,8 +65,8 @@ def digest(state):
     return out.hexdigest()
 
 
-def trained(run, experts=range(2), start=None):
-    t = trainer(run, experts, start)
+def trained(run, experts=range(2), start=None, engine="torch"):
+    t = trainer(run, experts, start, engine)
     t.train(lambda: None)
     return t.progress
 
@@ -128,17 +128,39 @@ def test_a_state_of_other_settings_or_a_damaged_one_starts_over(tmp_path, caplog
     assert "unusable" in caplog.text
 
 
+@pytest.mark.parametrize("engine", ["torch", "auto"])
 @pytest.mark.parametrize("method", METHODS[:3], ids=str)
-def test_a_group_gives_the_bytes_of_one_process_each(method):
+def test_a_group_gives_the_bytes_of_one_process_each(method, engine):
     run = spec(**method)
     start = initialise(run.model, Stream.named(0, "start"))
-    together = trained(run, start=start)
+    together = trained(run, start=start, engine=engine)
     for e in range(2):
-        alone = trained(run, range(e, e + 1), start=start)
+        alone = trained(run, range(e, e + 1), start, engine)
         for name, tensor in alone.kept.items():
             assert torch.equal(tensor, together.kept[name]), name
     bodies = [together.kept[tensor_name(e, 12, "last", "body")] for e in range(2)]
     assert not torch.equal(*bodies)
+
+
+def eggroll(**changes):
+    settings = {"population": 64, "streams": 4, "tokens": 16, "alpha": 0.5, "step": 0.1, "pair_chunk": 8}
+    return spec(method="eggroll", experts=1, start="random", depth=1, eggroll=settings | changes, updates=12)
+
+
+@pytest.mark.parametrize("state", ["carry", "reset", "pair_shared"])
+def test_eggroll_continues_with_its_members_states(tmp_path, state):
+    run, path = eggroll(state=state), tmp_path / "state.safetensors"
+    whole = trained(run, range(1))
+    first = trainer(run, range(1))
+    with pytest.raises(Interrupted):
+        first.train(lambda: save_state(path, first, "id"), should_stop=lambda: first.progress.update == 5)
+    second = trainer(run, range(1))
+    assert restore_state(path, second, "id")
+    second.train(lambda: None)
+    assert digest(second.progress) == digest(whole)
+    assert whole.history[-1][3] < whole.history[0][3]
+    start = second.learner.weights["body"][0] - trainer(run, range(1)).learner.weights["body"][0]
+    assert torch.allclose(start / 0.1, (start / 0.1).round(), atol=1e-4)  # every step is a multiple of delta
 
 
 def test_a_frozen_head_stays_and_a_local_one_moves():

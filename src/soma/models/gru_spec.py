@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 
-from soma.models.spec import VOCABULARY, Slot
+from soma.models.spec import VOCABULARY, Slot, lay_out
 
 
 @dataclass(frozen=True)
@@ -35,11 +34,7 @@ class GRUSpec:
                 (f"blocks.{i}.mlp_down", (d, 4 * d)),
             ]
         shapes += [("norm", (d,)), ("head", (VOCABULARY, d))]
-        slots, offset = [], 0
-        for name, shape in shapes:
-            slots.append(Slot(name, shape, offset))
-            offset += prod(shape)
-        return tuple(slots)
+        return lay_out(shapes)
 
     @property
     def size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -27,6 +28,15 @@ class Slot:
     @property
     def is_gain(self) -> bool:
         return len(self.shape) == 1
+
+
+def lay_out(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[Slot, ...]:
+    """Named tensors one after the other in a flat vector."""
+    slots, offset = [], 0
+    for name, shape in shapes:
+        slots.append(Slot(name, shape, offset))
+        offset += prod(shape)
+    return tuple(slots)
 
 
 @dataclass(frozen=True)
@@ -61,11 +71,7 @@ class LSTMSpec:
         shapes.append(("norm", (d,)))
         if self.projected:
             shapes.append(("project_out", (self.embedding, d)))
-        slots, offset = [], 0
-        for name, shape in shapes:
-            slots.append(Slot(name, shape, offset))
-            offset += prod(shape)
-        return tuple(slots)
+        return lay_out(shapes)
 
     @property
     def size(self) -> int:
