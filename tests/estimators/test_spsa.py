@@ -163,3 +163,35 @@ def test_accumulated_batches_draw_their_own_directions():
     z = np.concatenate([one, two], axis=1)[0].astype(np.float64)
     expected = (z @ G) @ z / 8
     assert np.allclose(estimate(linear, n_pert=4, accumulation=2).gradient[0], expected, rtol=1e-9, atol=1e-9)
+
+
+def ensemble_estimates(loss, draws, experts=4, n_pert=2):
+    """Estimates of a separable objective, each expert's loss linear in its own block; [draws, E, M]."""
+    blocks = np.random.default_rng(7).normal(size=(experts, M))
+    theta = torch.zeros(experts, M)
+    out = []
+
+    class Separable(Objective):
+        def losses(self, spec, theta, head, tokens, probes, eps):
+            slope = np.einsum("ejm,em->ej", probes.signs().astype(np.float64), blocks)
+            return np.stack([slope * eps[0], -slope * eps[0]], axis=2)
+
+    engine, tokens = Separable(None), np.zeros((experts, 1, 2), np.uint8)
+    for update in range(draws):
+        probes = Probes(SPEC, Stream.named(0, "probe"), "dense", update, tuple(range(experts)), range(n_pert))
+        estimated = spsa.estimate(engine, SPEC, theta, theta, [tokens], [probes], [0.01] * experts, loss)
+        out.append(estimated.gradient)
+    return np.array(out), blocks
+
+
+def test_a_summed_loss_has_the_same_mean_and_n_times_the_variance():
+    """Proposition 1: relative variance (M/N - 1)/n_pert of independent losses, (M - 1)/n_pert of the summed one."""
+    n_pert, errors = 2, {}
+    for loss, draws, expected in (("independent", 400, (M - 1) / n_pert), ("summed", 600, (4 * M - 1) / n_pert)):
+        estimates, blocks = ensemble_estimates(loss, draws, n_pert=n_pert)
+        errors[loss] = ((estimates - blocks) ** 2).sum(axis=(1, 2)) / (blocks**2).sum()
+        assert_mean(errors[loss], expected, loss)
+        scale = (estimates * blocks).sum(axis=(1, 2)) / (blocks**2).sum()
+        assert abs(scale.mean() - 1) < 4 * scale.std(ddof=1) / draws**0.5  # the expected gradient is the same
+    ratio = errors["independent"].mean() / errors["summed"].mean()
+    assert ratio == pytest.approx((4 * M / 4 - 1) / (4 * M - 1), rel=0.1)

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from soma.errors import SomaError
+from soma.estimators import bptt, spsa
 from soma.forward.engine import create
 from soma.models.lstm import initialise
+from soma.probes import Probes
 from soma.rng import Stream
 from soma.runs import RunSpec
 from soma.settings.training import Training
@@ -211,3 +213,24 @@ def test_batches_stay_inside_windows_and_shards():
     for e, shard in enumerate(SHARDS):
         own = {TEXT[i * WINDOW : (i + 1) * WINDOW + 1].tobytes() for i in shard.train}
         assert all(row.tobytes() in own for row in tokens[e])
+
+
+def test_variance_of_summed_over_independent_losses_on_a_trained_ensemble():
+    """Proposition 1 where it is used: four trained experts, one batch, dense probes, backpropagation as reference."""
+    run, n = spec(experts=4, updates=40, probe="dense"), 4
+    shards = [SHARDS[e % 2] for e in range(n)]
+    learner = LEARNERS["spsa"](run, range(n), Windows(), shards, create("auto"), torch.device("cpu"))
+    Trainer(run, range(n), Windows(), shards, learner).train(lambda: None)
+    tokens = learner._batch(99, 0)
+    exact = bptt.gradient(run.model, learner.theta, learner.head, [tokens], "decoder")[0].double().numpy()
+    variance = {}
+    for loss in ("independent", "summed"):
+        errors = []
+        for update in range(150):
+            probes = Probes(run.model, Stream.named(0, "variance"), "dense", update, tuple(range(n)), range(8))
+            arguments = (learner.engine, run.model, learner.theta, learner.head, [tokens], [probes], [1e-3] * n, loss)
+            errors.append(((spsa.estimate(*arguments).gradient - exact) ** 2).sum())
+        variance[loss] = np.mean(errors) / (exact**2).sum()
+    d = run.model.size
+    assert variance["independent"] == pytest.approx((d - 1) / 8, rel=0.1)
+    assert variance["independent"] / variance["summed"] == pytest.approx((d - 1) / (n * d - 1), rel=0.1)
