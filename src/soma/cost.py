@@ -1,4 +1,4 @@
-"""What a run costs, as six quantities that are never merged (PAPER.md sections 1 and 5).
+"""What a run costs, as six quantities that are never merged (docs/paper.md sections 1 and 5).
 
 - *arithmetic operations*: counted exactly, the same on any machine; comparisons at equal budget use them;
 - *aggregate device time*: the time of all devices inside recorded updates, waiting included;

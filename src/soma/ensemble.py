@@ -1,4 +1,4 @@
-"""The routed ensemble: p(y | x) is the mean over the selected experts of p_e(y | x) (PAPER.md section 3).
+"""The routed ensemble: p(y | x) is the mean over the selected experts of p_e(y | x) (docs/paper.md section 3).
 
 Shapes: N experts, n windows, K selected experts per window, S scored bytes, W window bytes, R routed prefix bytes.
 """

@@ -3,7 +3,7 @@
 Coordinate i of a direction takes its bits from Philox block i // 64: words 0 and 2 of a block say which of its 64
 coordinates are non-zero, words 1 and 3 which are negative, lowest bit first. A sparse probe keeps a weight with
 probability 1/2 and always keeps a normalisation gain; a dense probe keeps everything. There is no rescaling by the
-inverse probability (PAPER.md section 4), so E[z z^T] = diag(q) with q = 1/2 or 1.
+inverse probability (docs/paper.md section 4), so E[z z^T] = diag(q) with q = 1/2 or 1.
 
 Shapes: E experts, J directions, K blocks of 64 coordinates, M coordinates.
 """

@@ -1,4 +1,4 @@
-"""EGGROLL: perturbations against materialised weights, moments (notes/EGGROLL.md §2), the z-test, streams, learning."""
+"""EGGROLL: perturbations against materialised weights, moments, the z-test, streams, learning."""
 
 from dataclasses import dataclass, replace
 from importlib.metadata import distribution, files

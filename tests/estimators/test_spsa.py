@@ -1,4 +1,4 @@
-"""SPSA on objectives with known gradients: exactness, mean, and the variance formulas of PAPER.md section 6."""
+"""SPSA on objectives with known gradients: exactness, mean, and the variance formulas of docs/paper.md section 6."""
 
 import numpy as np
 import pytest

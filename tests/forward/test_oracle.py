@@ -12,7 +12,7 @@ from soma.models.spec import LSTMSpec
 
 
 class Expert(nn.Module):
-    """The expert of PAPER.md section 3 in the words of torch.nn; bias-free LayerNorms with a gain."""
+    """The expert of docs/paper.md section 3 in the words of torch.nn; bias-free LayerNorms with a gain."""
 
     def __init__(self, spec: LSTMSpec, theta: Tensor, head: Tensor) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Counts of PAPER.md sections 3 and 5, exactly."""
+"""Counts of docs/paper.md sections 3 and 5, exactly."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The gated model: counts of notes/EGGROLL.md §1b, the forward against a plain loop, separators, initialisation."""
+"""The gated model: counts, the forward against a plain loop, separators, initialisation."""
 
 from itertools import pairwise
 

@@ -47,7 +47,7 @@ _ASCII_FOLD = bytes(0x20 if 0x1C <= c <= 0x1F else c + 32 if 0x41 <= c <= 0x5A e
 
 
 def normalised(text: bytes) -> bytes:
-    """The text after NFKC, case folding and collapsing whitespace (PAPER.md §2), as UTF-8."""
+    """The text after NFKC, case folding and collapsing whitespace (docs/paper.md section 2), as UTF-8."""
     if text.isascii():
         return b" ".join(text.translate(_ASCII_FOLD).split())
     return " ".join(unicodedata.normalize("NFKC", text.decode()).casefold().split()).encode()

@@ -1,4 +1,4 @@
-"""Overlap of an evaluation set with training text (PAPER.md §2): shared documents and shared substrings.
+"""Overlap of an evaluation set with training text (docs/paper.md section 2): shared documents and shared substrings.
 
 Shapes: n windows, W bytes in one, L bytes in a substring.
 """

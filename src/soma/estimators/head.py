@@ -1,4 +1,4 @@
-"""Delta rule of a tied head: the exact decoder-path gradient with hidden states held fixed (PAPER.md section 4).
+"""Delta rule of a tied head: the exact decoder-path gradient with hidden states held fixed (docs/paper.md section 4).
 
     grad E = 1/(BT) * sum (softmax(E h) - onehot(y)) h^T
 

@@ -1,4 +1,4 @@
-"""SPSA: central differences along random directions (PAPER.md section 4).
+"""SPSA: central differences along random directions (docs/paper.md section 4).
 
     g = 1/n_pert * sum_j [L(theta + eps z_j) - L(theta - eps z_j)] / (2 eps) * z_j
 

@@ -1,4 +1,4 @@
-"""Distributed perturbations (DDPP): one model, many workers, each with directions of its own (PAPER.md section 4).
+"""Distributed perturbations (DDPP): one model, many workers, each with directions of its own (docs/paper.md section 4).
 
 Every worker holds the model and draws every batch; only the evaluation of the directions is divided. By default workers
 exchange the losses alone, a few numbers per direction, and each replays all probes from their counters (`seeds`): the

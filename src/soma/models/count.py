@@ -1,4 +1,4 @@
-"""Parameters and arithmetic operations, counted exactly (PAPER.md sections 3 and 5)."""
+"""Parameters and arithmetic operations, counted exactly (docs/paper.md sections 3 and 5)."""
 
 from __future__ import annotations
 

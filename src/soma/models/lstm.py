@@ -1,4 +1,4 @@
-"""The LSTM expert of PAPER.md section 3, as a pure function of a flat parameter vector.
+"""The LSTM expert of docs/paper.md section 3, as a pure function of a flat parameter vector.
 
 One implementation serves every engine: the parameter vector and the activations carry a leading axis of copies, so a
 float64 loop over single copies (the reference), a float32 batch of perturbed copies, and a batch of experts under

@@ -1,4 +1,4 @@
-"""Sizes of an LSTM expert and the layout of its parameter vector (PAPER.md section 3); no torch here."""
+"""Sizes of an LSTM expert and the layout of its parameter vector (docs/paper.md section 3); no torch here."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which experts a text goes to: the clusters nearest to its features.
 
-A window trains the expert of its nearest cluster (PAPER §2); a prediction averages the k experts nearest to the
+A window trains the expert of its nearest cluster (docs/paper.md section 2); a prediction averages the k experts nearest to the
 *prefix* of the text, so no scored byte can choose an expert.
 
 Shapes: N windows, K clusters, D dimensions, V words, S selected clusters.
@@ -174,6 +174,6 @@ def describe(router: Router, assigned_K: NDArray[np.int64], terms: int = 10) -> 
 
 
 def agreement(router: Router, windows: Texts, prefix: int) -> float:
-    """Share of windows whose prefix goes to the same cluster as the whole window (PAPER §8)."""
+    """Share of windows whose prefix goes to the same cluster as the whole window (docs/paper.md section 8)."""
     whole_N = router.assign(router.features.transform(windows))
     return float((router.route(windows, prefix, 1)[:, 0] == whole_N).mean())

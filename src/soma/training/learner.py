@@ -140,7 +140,7 @@ class LSTMLearner(Learner):
 
 
 class SPSALearner(LSTMLearner):
-    """Central differences for the body, the delta rule for the head (PAPER.md section 4)."""
+    """Central differences for the body, the delta rule for the head (docs/paper.md section 4)."""
 
     def gradients(
         self, update: int, batches: list[NDArray[np.uint8]], scheduled: Scheduled

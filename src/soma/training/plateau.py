@@ -1,4 +1,4 @@
-"""The schedule of lr and eps: halved together when the expert-validation loss stops improving (PAPER.md section 4)."""
+"""The schedule of lr and eps: halved together when the expert-validation loss stops improving (docs/paper.md section 4)."""
 
 from __future__ import annotations
 
