@@ -1,4 +1,4 @@
-"""EGGROLL: evolution strategies with rank-one perturbations and a z-test instead of a gradient (docs/paper.md section 4).
+"""EGGROLL (docs/paper.md section 4): evolution strategies with rank-one perturbations and a z-test for a gradient.
 
     F_p = sgn(loss_p- - loss_p+)          Z = sum_p F_p a_p b_p^T          q = Phi^-1(1 - alpha / 2)
     W  <-  W + delta sgn(Z) 1[|Z| >= q sqrt(P)]

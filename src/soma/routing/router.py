@@ -1,7 +1,7 @@
 """Which experts a text goes to: the clusters nearest to its features.
 
-A window trains the expert of its nearest cluster (docs/paper.md section 2); a prediction averages the k experts nearest to the
-*prefix* of the text, so no scored byte can choose an expert.
+A window trains the expert of its nearest cluster (docs/paper.md section 2); a prediction averages the k experts nearest
+to the *prefix* of the text, so no scored byte can choose an expert.
 
 Shapes: N windows, K clusters, D dimensions, V words, S selected clusters.
 """

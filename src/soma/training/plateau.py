@@ -1,4 +1,4 @@
-"""The schedule of lr and eps: halved together when the expert-validation loss stops improving (docs/paper.md section 4)."""
+"""The schedule (docs/paper.md section 4): lr and eps are halved together when expert validation stops improving."""
 
 from __future__ import annotations
 
