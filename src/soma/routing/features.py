@@ -1,7 +1,7 @@
 """What the router sees of a window: tf-idf of its words, projected to a few dimensions, centred, normalised.
 
 docs/paper.md section 2: decode as UTF-8 with errors ignored → word tf-idf (sublinear tf, English stop words) →
-truncated SVD → subtract the mean → L2. Vocabulary, idf, SVD and mean are fitted on a sample of windows and then fixed. A
+truncated SVD → subtract the mean → L2. Vocabulary, idf, SVD and mean are fitted on a sample of windows, then fixed. A
 window without any word of the vocabulary (a *blank* one) has a zero tf-idf row, so it becomes −mean/|mean| like any
 other row would: all blank windows share that point and go to the cluster it belongs to. They are counted.
 
