@@ -233,12 +233,20 @@ def test_the_choice_is_repeatable_and_follows_the_seed(
 # --------------------------------------------------------------------------------------------- external
 
 
+TRAINED = "A document of the training text, long enough for a window of it to be taken. " * 40
+
+
 @pytest.fixture
 def external(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def run(data: Data) -> dict[str, Any]:
         download(data.external.source, tmp_path / "e.download")
         encode("external", data, tmp_path / "e.download", tmp_path / "external")
-        return build_external(data, tmp_path / "external", tmp_path / "external.parquet")
+        (tmp_path / "trained").mkdir(exist_ok=True)
+        (tmp_path / "trained/0.txt").write_text(TRAINED)
+        own = data.model_copy(update={"train": text(tmp_path / "trained")})
+        download(own.train, tmp_path / "t.download")
+        encode("train", own, tmp_path / "t.download", tmp_path / "train")
+        return build_external(data, tmp_path / "train", tmp_path / "external", tmp_path / "external.parquet")
 
     return run
 
@@ -261,8 +269,21 @@ def test_every_external_window(
     opened = open_external(tmp_path / "external.parquet")
     found = zip(opened.document_ids.tolist(), opened.offset.tolist(), map(bytes, opened.windows), strict=True)
     assert list(found) == expected
-    assert manifest["documents"] == {"considered": 6, "too_short": 1, "not_needed": 0, "kept": 5}
+    assert manifest["documents"] == {
+        "considered": 6, "too_short": 1, "shared_sha256": 0, "shared_normalised_sha256": 0, "not_needed": 0, "kept": 5
+    }  # fmt: skip
     assert manifest["windows"] == {"available": len(expected), "kept": len(expected)}
+
+
+def test_external_documents_that_were_trained_on_are_left_out(
+    tmp_path: Path, folder: Any, external: Callable[..., dict[str, Any]]
+) -> None:
+    other = texts(3, 3000)
+    documents = other | {"same.txt": TRAINED, "shouted.txt": TRAINED.upper().replace(" ", "  ")}
+    data = Data(window=W, prefix=64, external=External(source=text(folder("e", documents)), windows=10_000))
+    counts = external(data)["documents"]
+    assert (counts["shared_sha256"], counts["shared_normalised_sha256"], counts["kept"]) == (1, 1, 1)
+    assert set(open_external(tmp_path / "external.parquet").document_ids) == set(other)
 
 
 def test_external_windows_of_each_split_are_spread_over_it(
@@ -303,7 +324,7 @@ def test_real_external_text(tmp_path: Path, external: Callable[..., dict[str, An
 
 def test_no_external_document_is_long_enough(folder: Any, external: Callable[..., dict[str, Any]]) -> None:
     data = Data(window=W, prefix=64, external=External(source=text(folder("e", texts(0, 100, W)))))
-    with pytest.raises(SomaError, match=r"all 2 documents .* are shorter than data\.window \+ 1 = 257 bytes"):
+    with pytest.raises(SomaError, match=r"none of 2 documents .* is left \(too_short: 2; a window needs 257 bytes\)"):
         external(data)
 
 

@@ -182,12 +182,14 @@ def spread_offsets(
 # --------------------------------------------------------------------------------------------------- external
 
 
-def build_external(data: Data, corpus_directory: Path, output: Path) -> dict[str, Any]:
+def build_external(data: Data, train_directory: Path, corpus_directory: Path, output: Path) -> dict[str, Any]:
     """Cut the external corpus into windows that advance by `stride` inside a document.
 
-    An incomplete last window is dropped. Of each split, at most `windows` are kept, spread evenly over all of it.
+    An incomplete last window is dropped, and so are documents whose exact or normalised text is a training document's.
+    Of each split, at most `windows` are kept, spread evenly over all of it.
 
     Args:
+        train_directory: encoded training text.
         corpus_directory: encoded external text.
         output: the parquet file.
 
@@ -195,18 +197,23 @@ def build_external(data: Data, corpus_directory: Path, output: Path) -> dict[str
         The manifest, as of `build_held_out`.
 
     Raises:
-        SomaError: no document is long enough.
+        SomaError: no document is left.
     """
     window, external = data.window, data.external
     stride = external.stride or window - data.prefix
     read_encoded(corpus_directory, "external")
     documents = pq.read_table(corpus_directory / "documents.parquet")
     lengths = documents.column("length").to_numpy()
-    available = np.maximum((lengths - 1 - window) // stride + 1, 0)
+    tally = _Tally.over(documents)
+    tally.leave_out("too_short", lengths < window + 1)
+    for column, shared in shared_values(train_directory, documents, ["sha256", "normalised_sha256"]).items():
+        tally.leave_out(f"shared_{column}", shared)
+    available = np.where(tally.remaining, (lengths - 1 - window) // stride + 1, 0)
     if not available.any():
+        reasons = ", ".join(f"{reason}: {count}" for reason, count in tally.left_out.items() if count)
         raise SomaError(
-            f"The external set is empty: all {len(lengths)} documents in {corpus_directory} are shorter than "
-            f"data.window + 1 = {window + 1} bytes; lower `data.window` or name another source for `data.external`."
+            f"The external set is empty: none of {len(lengths)} documents in {corpus_directory} is left ({reasons}; a "
+            f"window needs {window + 1} bytes); lower `data.window` or name another source for `data.external`."
         )
     document, offset = [], []
     splits = documents.column("split").to_numpy(zero_copy_only=False)
@@ -222,17 +229,12 @@ def build_external(data: Data, corpus_directory: Path, output: Path) -> dict[str
     chosen = np.concatenate(document)
     order = np.argsort(chosen, kind="stable")
     chosen, at = chosen[order], np.concatenate(offset)[order]
-    too_short, kept = int((available == 0).sum()), len(np.unique(chosen))
+    tally.leave_out("not_needed", ~_as_mask(chosen, len(lengths)))
     return write_set(
         _gather(ExternalSet, corpus_directory, documents, chosen, at, data),
         output,
         {
-            "documents": {
-                "considered": len(lengths),
-                "too_short": too_short,
-                "not_needed": len(lengths) - too_short - kept,
-                "kept": kept,
-            },
+            "documents": tally.counts(),
             "windows": {"available": int(available.sum()), "kept": len(chosen)},
             "how": {"stride": stride, "settings": external.model_dump(mode="json")},
         },

@@ -32,6 +32,6 @@ def build_set(
     read = read_json(settings)
     data = Data.model_validate(read["data"])
     if role == "external":
-        build_external(data, corpus, output)
+        build_external(data, train, corpus, output)
     else:
         build_held_out(role, data, read["seed"], train, corpus, output)
