@@ -88,7 +88,7 @@ def test_no_pickle_and_no_global_generator():
     assert all("allow_pickle=False" in line for line in loads), loads
 
 
-@pytest.mark.parametrize("step", ["cli", "workflow", "steps.report", "steps.data"])
+@pytest.mark.parametrize("step", ["cli", "workflow", "steps.report", "steps.encode"])
 def test_torch_is_not_imported_where_it_is_not_needed(step):
     code = f"import sys, soma.{step}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

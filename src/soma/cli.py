@@ -60,20 +60,20 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(step=step)
         return command
 
-    add("download", "data.download_source", "fetch a source's documents", "settings", "output")
-    c = add("encode", "data.encode_role", "documents to one byte file and an index", "settings", "source", "output")
+    add("download", "download.download_source", "fetch a source's documents", "settings", "output")
+    c = add("encode", "encode.encode_role", "documents to one byte file and an index", "settings", "source", "output")
     c.add_argument("--role", choices=("train", *_ROLES), required=True)
-    c = add("build-set", "data.build_set", "windows of an evaluation set", "settings", "train", "corpus", "output")
+    c = add("build-set", "sets.build_set", "windows of an evaluation set", "settings", "train", "corpus", "output")
     c.add_argument("--role", choices=_ROLES, required=True)
 
-    add("fit-features", "routing.fit", "fit tf-idf and SVD", "settings", "train", "output")
-    c = add("transform", "routing.transform", "features of every window", "settings", "train", "features", "output")
+    add("fit-features", "features.fit", "fit tf-idf and SVD", "settings", "train", "output")
+    c = add("transform", "features.transform", "features of every window", "settings", "train", "features", "output")
     c.add_argument("--workers", type=int, default=1)
-    c = add("fit-router", "routing.router", "balanced clusters", "settings", "features", "vectors", "output")
+    c = add("fit-router", "clusters.router", "balanced clusters", "settings", "features", "vectors", "output")
     c.add_argument("--experts", type=int, required=True)
-    add("assign", "routing.assign", "the cluster of every window",
+    add("assign", "clusters.assign", "the cluster of every window",
         "settings", "train", "features", "vectors", "router", "labels", "clusters")  # fmt: skip
-    c = add("shard", "routing.shard", "window ids of every expert", "settings", "train", "output")
+    c = add("shard", "shard.shard", "window ids of every expert", "settings", "train", "output")
     c.add_argument("--partition", choices=("clusters", "random", "iid"), required=True)
     c.add_argument("--experts", type=int, required=True)
     c.add_argument("--labels", type=Path)

@@ -18,7 +18,7 @@ rule download:
         mem_mb=2000,
         runtime=1440,
     params:
-        code=code("data"),
+        code=code("download"),
         settings=lambda wc: settings(f"source-{wc.source}"),
         file=lambda wc: SETTINGS.path(f"source-{wc.source}"),
     message:
@@ -40,7 +40,7 @@ rule encode:
         mem_mb=4000,
         runtime=1440,
     params:
-        code=code("data"),
+        code=code("encode"),
         settings=lambda wc: settings(f"encode-{wc.role}"),
         file=lambda wc: SETTINGS.path(f"encode-{wc.role}"),
     message:
@@ -65,7 +65,7 @@ rule evaluation_set:
         mem_mb=4000,
         runtime=240,
     params:
-        code=code("data"),
+        code=code("sets"),
         settings=lambda wc: settings(f"set-{wc.role}"),
         file=lambda wc: SETTINGS.path(f"set-{wc.role}"),
     message:

@@ -14,7 +14,7 @@ rule features:
         mem_mb=16000,
         runtime=120,
     params:
-        code=code("routing"),
+        code=code("features"),
         settings=settings("features"),
         file=SETTINGS.path("features"),
     message:
@@ -38,7 +38,7 @@ rule vectors:
         mem_mb=16000,
         runtime=720,
     params:
-        code=code("routing"),
+        code=code("features"),
         settings=settings("vectors"),
         file=SETTINGS.path("vectors"),
     message:
@@ -62,7 +62,7 @@ rule fit_router:
         mem_mb=8000,
         runtime=240,
     params:
-        code=code("routing"),
+        code=code("clusters"),
         settings=settings("router"),
         file=SETTINGS.path("router"),
     message:
@@ -89,7 +89,7 @@ rule assign:
         mem_mb=8000,
         runtime=240,
     params:
-        code=code("routing"),
+        code=code("clusters"),
         settings=settings("assign"),
         file=SETTINGS.path("assign"),
     message:
@@ -115,7 +115,7 @@ rule shard:
         mem_mb=4000,
         runtime=60,
     params:
-        code=code("routing"),
+        code=code("shard"),
         settings=settings("shard"),
         file=SETTINGS.path("shard"),
         labels=lambda wc, input: flag("labels", input.labels),

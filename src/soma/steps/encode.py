@@ -1,0 +1,14 @@
+"""Documents to bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from soma.data.encode import Role, encode
+from soma.manifest import read_json
+from soma.settings.data import Data
+
+
+def encode_role(settings: Path, role: Role, source: Path, output: Path) -> None:
+    """One byte file and a document index."""
+    encode(role, Data.model_validate(read_json(settings)), source, output)

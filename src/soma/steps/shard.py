@@ -1,0 +1,29 @@
+"""Clusters to shards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from soma.data.windows import TrainWindows, expert_validation_mask
+from soma.manifest import read_json
+from soma.rng import Stream
+from soma.routing.shards import build_shards
+
+
+def shard(
+    settings: Path,
+    train: Path,
+    partition: Literal["clusters", "random", "iid"],
+    experts: int,
+    output: Path,
+    labels: Path | None,
+) -> None:
+    """Training and expert-validation window ids of every expert."""
+    read = read_json(settings)
+    n = len(TrainWindows(train, read["window"]))
+    mask = expert_validation_mask(n, read["expert_validation"], Stream.named(read["seed"], "expert-validation"))
+    label = np.load(labels, allow_pickle=False) if labels is not None else None
+    build_shards(partition, experts, mask, read["seed"], output, label)
