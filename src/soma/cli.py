@@ -82,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
             "settings", "train", "shards", "resume", "output")  # fmt: skip
     c.add_argument("--part", required=True)
     c.add_argument("--start", type=Path)
+    c.add_argument("--workers", type=int, default=1)
     _compute_options(c)
     c = add("evaluate", "evaluate.evaluate_run", "per-document losses of a run", "settings", "windows", "output")
     c.add_argument("--role", choices=_ROLES, required=True)

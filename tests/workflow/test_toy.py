@@ -110,7 +110,7 @@ def test_from_nothing_again_gives_the_same_bytes(toy, tmp_path):
 SUMMARIES = ("summarise_losses", "summarise_costs", "summarise_backpropagation", "search", "evaluate_chosen")
 PRODUCTS = dict.fromkeys(SUMMARIES, 1) | {"table": 11, "figure": 2}
 EDITS = [
-    ({"compute": {"threads": 2, "save_every": 7}}, {}),
+    ({"compute": {"threads": 2, "save_every": 7, "ddpp": 2}}, {}),
     ({"arms": {"soma-n2": {"label": "ours"}}}, PRODUCTS),
     ({"arms": {"soma-n4": {"lr": 1e-3}}}, {"train_expert": 1, "evaluate": 3, **PRODUCTS}),
     ({"data": {"external": {"windows": 50}}}, {"evaluation_set": 1, "evaluate": 7, **PRODUCTS}),

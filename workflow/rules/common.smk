@@ -80,13 +80,6 @@ def workers_of(run):
     )
 
 
-def launch(run):
-    """How a training job is started."""
-    if workers_of(run) == 1:
-        return SOMA
-    return f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node {workers_of(run)} -m soma.cli"
-
-
 def write_report():
     """Snakemake's own report, one HTML file that opens offline, once every product of the campaign is there."""
     products = [Path(f) for f in rules.all.input]

@@ -23,6 +23,8 @@ rule train_seed:
     retries: 1
     threads: lambda wc: CONFIG.compute.threads * workers_of(PLAN.runs[wc.run])
     resources:
+        # A resource, since params are reasons to run again, and the number of workers changes no byte.
+        workers=lambda wc: workers_of(PLAN.runs[wc.run]),
         mem_mb=4000,
         runtime=1440,
     params:
@@ -33,13 +35,12 @@ rule train_seed:
         resume=f"{RESUME}/{{run}}/{{part}}",
         folder=f"{RUNS}/{{run}}/{{part}}",
         compute=SETTINGS.path("compute"),
-        soma=lambda wc: launch(PLAN.runs[wc.run]),
     message:
         "Training {wildcards.run}, expert {wildcards.part}"
     shell:
-        "{params.soma} train --log {log} --settings {params.file} --part {wildcards.part} --train {input.train}"
+        "{SOMA} train --log {log} --settings {params.file} --part {wildcards.part} --train {input.train}"
         " --shards {input.shards} {params.start} --resume {params.resume} --output {params.folder}"
-        " --compute {params.compute} --threads {CONFIG.compute.threads}"
+        " --compute {params.compute} --threads {CONFIG.compute.threads} --workers {resources.workers}"
 
 
 use rule train_seed as train_expert with:

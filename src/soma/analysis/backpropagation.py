@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from soma.analysis.bootstrap import percentile_interval, seed_interval
+from soma.analysis.bootstrap import Interval, interval_columns, percentile_interval, seed_interval
 from soma.analysis.scores import Scores
 from soma.plan import Plan
 from soma.rng import Stream
@@ -53,17 +53,10 @@ def _by_seed(plan: Plan, scores: Scores, arm: str, budget: float) -> dict[int, A
 
 
 def _difference(found: dict[str, dict[int, Any]], seeds: list[int]) -> dict[str, Any]:
-    nan = float("nan")
     if not seeds:
-        return dict.fromkeys(("difference", "low", "high", "seed_low", "seed_high"), nan) | {"seeds": 0}
+        nothing = Interval(float("nan"), float("nan"), float("nan"))
+        return interval_columns("difference", nothing, None) | {"seeds": 0}
     per_seed = np.array([found["bptt"][s][0] - found["zeroth_order"][s][0] for s in seeds])
     draws = np.mean([found["bptt"][s][1] - found["zeroth_order"][s][1] for s in seeds], axis=0)
-    interval, over_seeds = percentile_interval(float(per_seed.mean()), draws), seed_interval(per_seed)
-    return {
-        "difference": interval.mean,
-        "low": interval.low,
-        "high": interval.high,
-        "seed_low": over_seeds.low if over_seeds else nan,
-        "seed_high": over_seeds.high if over_seeds else nan,
-        "seeds": len(seeds),
-    }
+    interval = percentile_interval(float(per_seed.mean()), draws)
+    return interval_columns("difference", interval, seed_interval(per_seed)) | {"seeds": len(seeds)}

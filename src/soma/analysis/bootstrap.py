@@ -9,6 +9,7 @@ Shapes: R draws, n documents, C columns (runs, milestones, ...).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,3 +67,15 @@ def seed_interval(values: NDArray[np.float64]) -> Interval | None:
     mean = float(values.mean())
     half = float(stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / np.sqrt(len(values)))
     return Interval(mean, mean - half, mean + half)
+
+
+def interval_columns(value: str, interval: Interval, over_seeds: Interval | None) -> dict[str, Any]:
+    """A measured value as columns: its name, `low` and `high` over documents, `seed_low` and `seed_high` over seeds."""
+    nan = float("nan")
+    return {
+        value: interval.mean,
+        "low": interval.low,
+        "high": interval.high,
+        "seed_low": over_seeds.low if over_seeds else nan,
+        "seed_high": over_seeds.high if over_seeds else nan,
+    }

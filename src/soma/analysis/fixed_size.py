@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from soma.analysis.bootstrap import Interval, percentile_interval, seed_interval
+from soma.analysis.bootstrap import interval_columns, percentile_interval, seed_interval
 from soma.analysis.scores import Scores
 from soma.errors import SomaError
 from soma.plan import Plan
@@ -48,11 +48,15 @@ def _arm_losses(plan: Plan, arm: str, scores: Scores) -> list[dict[str, object]]
                 }  # fmt: skip
                 for i, run in enumerate(runs):
                     interval = percentile_interval(float(mean[i]), draws[:, i])
-                    out.append(base | {"run": run.id, "seed": run.seed, "seeds": 1} | _columns(interval, None))
+                    out.append(
+                        base | {"run": run.id, "seed": run.seed, "seeds": 1} | interval_columns("loss", interval, None)
+                    )
                 interval = percentile_interval(float(mean.mean()), draws.mean(axis=1))
                 ids = " ".join(run.id for run in runs)
                 out.append(
-                    base | {"run": ids, "seed": None, "seeds": len(runs)} | _columns(interval, seed_interval(mean))
+                    base
+                    | {"run": ids, "seed": None, "seeds": len(runs)}
+                    | interval_columns("loss", interval, seed_interval(mean))
                 )
     return out
 
@@ -74,16 +78,5 @@ def _arm_differences(plan: Plan, soma: str, other: str, scores: Scores) -> list[
         runs = " ".join(key[0] for key in keys[0] + keys[1])
         row = {"soma": soma, "other": other, "iterate": iterate, "seeds": len(seeds), "run": runs}
         wins = {"seeds_won": int((per_seed < 0).sum())}
-        out.append(row | wins | _columns(interval, seed_interval(per_seed), value="difference"))
+        out.append(row | wins | interval_columns("difference", interval, seed_interval(per_seed)))
     return out
-
-
-def _columns(interval: Interval, over_seeds: Interval | None, value: str = "loss") -> dict[str, object]:
-    nan = float("nan")
-    return {
-        value: interval.mean,
-        "low": interval.low,
-        "high": interval.high,
-        "seed_low": over_seeds.low if over_seeds else nan,
-        "seed_high": over_seeds.high if over_seeds else nan,
-    }

@@ -11,6 +11,7 @@ Shapes: E experts, J directions, M body parameters.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,6 +34,13 @@ Exchange = Literal["seeds", "dense"]
 def workers() -> int:
     """How many processes `torchrun` started for this job; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def launch(wanted: int) -> None:
+    """Become that many workers: this process is replaced by `torchrun`, which starts the same command in each."""
+    if wanted > 1 and "WORLD_SIZE" not in os.environ:
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(wanted)]
+        os.execv(sys.executable, [sys.executable, *torchrun, "-m", "soma.cli", *sys.argv[1:]])
 
 
 def rank() -> int:

@@ -46,7 +46,6 @@ def evaluate_run(
         router, features: of a run with clusters.
         active: numbers of experts to average.
     """
-    how = Compute.model_validate(read_json(compute))
     torch.set_num_threads(threads)
     how = Compute.model_validate(read_json(compute))
     run = RunSpec.model_validate(read_json(settings))

@@ -38,6 +38,7 @@ def train_part(
     output: Path,
     compute: Path,
     threads: int,
+    workers: int,
 ) -> None:
     """Train the experts of a part and publish `checkpoints.safetensors`, `history.parquet`, `cost.json` and `run.json`.
 
@@ -45,7 +46,9 @@ def train_part(
         settings: the run's description (plan.RunSpec as JSON).
         start: checkpoints of the run that the experts copy, if there is one.
         resume: folder of the resume state; it is no declared output, so a failed job keeps it, and it goes at the end.
+        workers: processes that share the directions.
     """
+    distributed.launch(workers)
     run = RunSpec.model_validate(read_json(settings))
     how = Compute.model_validate(read_json(compute) | {"threads": threads})
     torch.set_num_threads(threads)
