@@ -52,12 +52,11 @@ def inputs(tmp_path_factory):
 
 def command(folder, name, workers, compute):
     write_json(folder / f"{name}.json", compute)
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)] if workers > 1 else []
     return [
-        sys.executable, *launcher, "-m", "soma.cli", "train", "--settings", str(folder / "run.json"),
-        "--part", "000-000", "--train", str(folder / "train"), "--shards", str(folder / "shards"),
+        sys.executable, "-m", "soma.cli", "train", "--log", str(folder / f"{name}.log"),
+        "--settings", str(folder / "run.json"), "--part", "000-000", "--train", str(folder / "train"), "--shards", str(folder / "shards"),
         "--resume", str(folder / f"resume-{name}"), "--output", str(folder / f"out-{name}"),
-        "--compute", str(folder / f"{name}.json"), "--threads", "1",
+        "--compute", str(folder / f"{name}.json"), "--threads", "1", "--workers", str(workers),
     ]  # fmt: skip
 
 

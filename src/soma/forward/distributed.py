@@ -40,7 +40,8 @@ def launch(wanted: int) -> None:
     """Become that many workers: this process is replaced by `torchrun`, which starts the same command in each."""
     if wanted > 1 and "WORLD_SIZE" not in os.environ:
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(wanted)]
-        os.execv(sys.executable, [sys.executable, *torchrun, "-m", "soma.cli", *sys.argv[1:]])
+        # After `--` torchrun takes no option for its own, not even one that looks like an abbreviation (`--log`).
+        os.execv(sys.executable, [sys.executable, *torchrun, "-m", "--", "soma.cli", *sys.argv[1:]])
 
 
 def rank() -> int:
