@@ -54,7 +54,8 @@ def command(folder, name, workers, compute):
     write_json(folder / f"{name}.json", compute)
     return [
         sys.executable, "-m", "soma.cli", "train", "--log", str(folder / f"{name}.log"),
-        "--settings", str(folder / "run.json"), "--part", "000-000", "--train", str(folder / "train"), "--shards", str(folder / "shards"),
+        "--settings", str(folder / "run.json"), "--part", "000-000",
+        "--train", str(folder / "train"), "--shards", str(folder / "shards"),
         "--resume", str(folder / f"resume-{name}"), "--output", str(folder / f"out-{name}"),
         "--compute", str(folder / f"{name}.json"), "--threads", "1", "--workers", str(workers),
     ]  # fmt: skip
