@@ -31,13 +31,13 @@ rule all:
         expand(
             "{dir}/{name}.{suffix}",
             dir=TABLE_DIR,
-            name=TABLES,
+            name=TABLE_INPUTS,
             suffix=["md", "csv", "html"],
         ),
         expand(
             "{dir}/{name}.{suffix}",
             dir=FIGURE_DIR,
-            name=FIGURES,
+            name=FIGURE_INPUTS,
             suffix=["svg", "png", "csv"],
         ),
 

@@ -1,8 +1,8 @@
 """The optional C++ extension; everything else about the package is in pyproject.toml.
 
-One source becomes one plain shared library per instruction set, and `soma.forward.cpu` loads the best that the machine
-it runs on supports: a virtual environment on a cluster's shared disk serves mixed nodes. Without a C++ compiler the
-install succeeds and the `torch` engine does the work.
+Each of two sources becomes one plain shared library per instruction set, and `soma.forward.cpu` and
+`soma.inference.compiled` load the best that the machine they run on supports: a virtual environment on a cluster's
+shared disk serves mixed nodes. Without a C++ compiler the install succeeds and the `torch` engine does the work.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from glob import glob
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-SOURCES = "src/soma/forward/csrc"
+SOURCES = {"soma.forward": "src/soma/forward/csrc/engine.cpp", "soma.inference": "src/soma/inference/csrc/infer.cpp"}
+HEADERS = "src/soma/forward/csrc/*.h"
 FLAGS = ["-std=c++17", "-O3", "-g0", "-pthread", "-fvisibility=hidden", "-Wno-psabi"]
 # Contraction to fused multiply-add is wanted; anything else that reorders arithmetic is not.
 FLAGS += ["-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
@@ -27,14 +28,15 @@ def extensions() -> list[Extension]:
     sets = (X86 if platform.machine().lower() in ("x86_64", "amd64") else {}) | {"plain": []}
     return [
         Extension(
-            f"soma.forward._cpu_{name}",
-            sources=[f"{SOURCES}/engine.cpp"],
-            depends=glob(f"{SOURCES}/*.h"),
+            f"{package}._cpu_{name}",
+            sources=[source],
+            depends=glob(HEADERS),
             language="c++",
             extra_compile_args=FLAGS + flags,
             extra_link_args=["-pthread"],
             optional=True,
         )
+        for package, source in SOURCES.items()
         for name, flags in sets.items()
     ]
 
@@ -49,7 +51,7 @@ class BuildOptional(build_ext):
             try:
                 self.build_extension(extension)
             except Exception as error:  # whatever the compiler's wrapper raises, the install goes on
-                failed[extension.name.rpartition("_")[2]] = str(error)
+                failed[extension.name] = str(error)
             self.build_temp = base
         if failed:
             left = "with what was built" if len(failed) < len(self.extensions) else "by the `torch` engine"

@@ -37,6 +37,15 @@ def small() -> dict:
         ({"data": {"train": {"source": "web"}}}, r"`data\.train`"),
         ({"campaign": "../escape"}, "`campaign` is '../escape'"),
         ({"training": {"lr": float("nan")}}, r"`training\.lr`"),
+        ({"arms": {"late-n4": {"start": "nowhere"}}}, r"arms\.late-n4\.start is `nowhere`"),
+        ({"arms": {"late-n4": {"width": 8}}}, r"arms\.late-n4 continues `long-n4`, so its `width` must be the same"),
+        ({"arms": {"late-n4": {"start": "split-n64-b16"}}}, "which is a continuation itself"),
+        ({"products": {"controls": {"single": "soma-n2"}}}, "is not one of sizes"),
+        ({"products": {"variance": {"arms": ["bptt-n1"]}}}, "trains by another method"),
+        ({"products": {"variance": {"n_pert": [3]}}}, r"every n_pert must divide probes \(128\)"),
+        ({"products": {"active": {"arms": ["soma-n2"], "pairs": "soma-n2"}}}, "fewer than three experts"),
+        ({"products": {"sweep": {"batch": [24]}}}, r"holds 24, which is no multiple of the arm's 16"),
+        ({"products": {"populations": {"arm": "soma-n2"}}}, "no `eggroll` arm"),
     ],
 )
 def test_a_bad_configuration_is_a_sentence_that_names_the_key(change, words):
@@ -53,12 +62,12 @@ def test_two_arms_that_are_the_same_run_are_refused():
 
 def test_layers_merge_in_order():
     overlay = {
-        "training": {"lr": 1.0, "eps": 1.0, "batch": 3},
+        "training": {"lr": 1.0, "eps": 1.0, "batch": 4},
         "recipes": {"wide-local": {"lr": 2.0, "eps": 2.0}},
         "arms": {"soma-n2": {"lr": 3.0}},
     }
     arm = resolve(merge(small(), overlay)).arms["soma-n2"]
-    assert (arm.batch, arm.eps, arm.lr) == (3, 2.0, 3.0)
+    assert (arm.batch, arm.eps, arm.lr) == (4, 2.0, 3.0)
 
 
 def test_another_source_replaces_the_whole_source():
@@ -88,7 +97,8 @@ def test_a_label_retrains_nothing_and_a_learning_rate_its_own_runs():
     before, labelled = digests({}), digests({"arms": {"soma-n2": {"label": "ours"}}})
     assert {k for k in before if before[k] != labelled[k]} == {"campaign"}
     changed = digests({"arms": {"soma-n2": {"lr": 0.5}}})
-    expected = {"campaign", *(f"run-soma-n2-s{s}" for s in range(3))}
+    used = {"evaluate-soma-n2", "measure-variance", "measure-reference", "measure-inference"}
+    expected = {"campaign", *used, *(f"run-soma-n2-s{s}" for s in range(3))}
     assert {k for k in before if before[k] != changed[k]} == expected
 
 
@@ -119,3 +129,25 @@ def test_paper_campaign_has_the_papers_sizes():
 def test_documentation_and_schema_are_those_of_the_models():
     assert (ROOT / "config/README.md").read_text() == readme(), "run `make docs`"
     assert (ROOT / "workflow/schemas/config.schema.json").read_text() == schema(), "run `make docs`"
+
+
+def test_a_derived_arm_that_describes_a_named_ones_run_shares_it():
+    same = {"arms": {"pair-n4": {"updates": 400, "plateau": {"patience": 100}, "seeds": [0, 1]}}}
+    plan = make_plan(resolve(merge(small(), same)))
+    assert [run.id for run in plan.arm_runs["sweep-n4"]] == ["pair-n4-s0", "pair-n4-s1"]
+    assert plan.arm_runs["sweep-n4"] == plan.arm_runs["sweep-p16"] == plan.arm_runs["sweep-b16"]
+
+
+def test_only_what_is_continued_keeps_its_optimiser_state_and_only_a_search_may_fail():
+    plan = make_plan(load(BASE))
+    assert {run.id for run in plan.runs.values() if run.keep_memory} == {"long-n4-s0", *(f"pair-n4-s{s}" for s in range(3))}
+    assert {run.id.rsplit("-lr")[0] for run in plan.runs.values() if run.may_fail and "lr" in run.id} == {"tune-n1", "tune-n2"}
+    late = plan.runs["late-n4-s2"]
+    assert (late.kind, late.start, late.head_from) == ("continuation", "long-n4-s0", "seed-d16-s0")
+
+
+def test_every_arm_is_evaluated_by_one_group():
+    plan = make_plan(load(BASE))
+    evaluated = [arm for arms in plan.groups.values() for arm in arms]
+    assert len(evaluated) == len(set(evaluated))
+    assert set(plan.config.products.arms) <= set(evaluated)

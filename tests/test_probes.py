@@ -30,15 +30,37 @@ def test_signs_are_balanced_and_coordinates_uncorrelated():
     assert np.abs(correlation).max() < 6 / n**0.5  # largest of 600,000 entries: about 5 standard errors
 
 
-def test_directions_do_not_depend_on_who_asks():
-    all_ = probes(experts=(0, 1, 2), directions=range(10)).packed()
+@pytest.mark.parametrize("kind", ["sparse", "dense", "gaussian"])
+def test_directions_do_not_depend_on_who_asks(kind):
+    all_ = probes(kind, experts=(0, 1, 2), directions=range(10))
     for e in range(3):
-        assert np.array_equal(all_[e, 4:7], probes(experts=(e,), directions=range(4, 7)).packed()[0])
+        alone = probes(kind, experts=(e,), directions=range(4, 7))
+        assert np.array_equal(all_.vectors()[e, 4:7], alone.vectors()[0])
+        assert all_.part(slice(e, e + 1), slice(4, 7)) == alone
 
 
+@pytest.mark.parametrize("kind", ["sparse", "gaussian"])
 @pytest.mark.parametrize("other", [{"update": 1}, {"experts": (1,)}, {"directions": range(16, 32)}, {"seed": 1}])
-def test_no_two_addresses_share_a_direction(other):
-    assert not np.array_equal(probes().packed(), probes(**other).packed())
+def test_no_two_addresses_share_a_direction(other, kind):
+    assert not (probes(kind).vectors() == probes(kind, **other).vectors()).all(axis=2).any()
+
+
+def test_gaussian_directions_are_standard_normal_and_those_of_the_stream():
+    p = probes("gaussian", directions=range(2000), update=3, experts=(5,))
+    z = p.normals()[0]
+    assert z.dtype == np.float32
+    assert np.array_equal(z[7], p.stream.normal(SPEC.size, direction=7, update=3, expert=5).astype(np.float32))
+    z = z.astype(np.float64)
+    n, m = z.shape
+    for power, moment, spread in ((1, 0, 1), (2, 1, 2**0.5), (3, 0, 15**0.5), (4, 3, 96**0.5)):
+        assert abs((z**power).mean() - moment) < 4 * spread / (n * m) ** 0.5, power
+    correlation = z.T @ z / n - np.eye(m)
+    assert np.abs(correlation - np.diag(np.diag(correlation))).max() < 6 / n**0.5
+
+
+def test_gaussian_directions_have_no_bits():
+    with pytest.raises(ValueError, match="no bits"):
+        probes("gaussian").packed()
 
 
 def test_layout_of_the_packed_bits():
@@ -51,8 +73,11 @@ def test_layout_of_the_packed_bits():
     assert {i: int(z[i]) for i in np.flatnonzero(z)} == {0: 1, 2: -1, 127: 1}
 
 
-def test_combine_is_the_sum_over_directions():
-    p = probes(experts=(0, 3), directions=range(7))
+@pytest.mark.parametrize("kind", ["sparse", "dense", "gaussian"])
+def test_combine_is_the_sum_over_directions(kind):
+    p = probes(kind, experts=(0, 3), directions=range(7))
     c = np.random.default_rng(0).normal(size=(2, 7))
-    expected = np.einsum("ej,ejm->em", c, p.signs().astype(np.float64))
-    assert np.allclose(combine(p.packed(), c, SPEC.size), expected, rtol=1e-13, atol=1e-13)
+    expected = np.einsum("ej,ejm->em", c, p.vectors().astype(np.float64))
+    assert np.allclose(p.combine(c), expected, rtol=1e-13, atol=1e-13)
+    if kind != "gaussian":
+        assert np.array_equal(p.combine(c), combine(p.packed(), c, SPEC.size))

@@ -15,7 +15,7 @@ LAYERS = [
     {"errors"},
     {"rng", "manifest", "settings"},
     {"models"},
-    {"runs"},
+    {"runs", "rows"},
     {"config"},
     {"config_docs"},
     {"data", "routing", "plan", "probes"},
@@ -24,9 +24,11 @@ LAYERS = [
     {"cost", "ensemble"},
     {"training"},
     {"evaluate"},
+    {"inference"},
     {"analysis"},
     {"report"},
     {"steps"},
+    {"cli_models"},
     {"cli", "workflow"},
 ]
 RANK = {name: i for i, layer in enumerate(LAYERS) for name in layer}
@@ -88,7 +90,7 @@ def test_no_pickle_and_no_global_generator():
     assert all("allow_pickle=False" in line for line in loads), loads
 
 
-@pytest.mark.parametrize("step", ["cli", "workflow", "steps.report", "steps.encode"])
+@pytest.mark.parametrize("step", ["cli", "workflow", "steps.report", "steps.summarise", "steps.encode"])
 def test_torch_is_not_imported_where_it_is_not_needed(step):
     code = f"import sys, soma.{step}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

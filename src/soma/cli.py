@@ -1,4 +1,7 @@
-"""The command line: one subcommand per workflow rule, no logic. Libraries are imported by the step that needs them."""
+"""The command line: a subcommand per workflow rule and those of `soma.cli_models`; no logic.
+
+Libraries are imported by the step that needs them.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from soma import cli_models
 from soma.errors import SomaError
 
 log = logging.getLogger("soma")
@@ -48,9 +52,12 @@ def _start_logging(path: Path | None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="soma", description="Steps of the SOMA reproduction; Snakemake calls them (`snakemake --cores all`)."
+        prog="soma",
+        description="Use a trained model (score, sample, route, export), or run one step of the SOMA reproduction; "
+        "Snakemake calls the steps (`snakemake --cores all`).",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="step")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    cli_models.add_commands(commands)
 
     def add(name: str, step: str, help_: str, *paths: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help_, description=help_)
@@ -79,52 +86,26 @@ def _parser() -> argparse.ArgumentParser:
     c.add_argument("--labels", type=Path)
 
     c = add("train", "train.train_part", "train experts; continues where it stopped",
-            "settings", "train", "shards", "resume", "output")  # fmt: skip
+            "settings", "train", "shards", "runs", "resume", "output")  # fmt: skip
     c.add_argument("--part", required=True)
-    c.add_argument("--start", type=Path)
+    c.add_argument("--start", type=Path, nargs="+", default=[])
+    c.add_argument("--head", type=Path)
     c.add_argument("--workers", type=int, default=1)
     _compute_options(c)
-    c = add("evaluate", "evaluate.evaluate_run", "per-document losses of a run", "settings", "windows", "output")
+    c = add("evaluate", "evaluate.evaluate_group", "per-document losses of a group of runs",
+            "settings", "windows", "runs", "routing", "output")  # fmt: skip
     c.add_argument("--role", choices=_ROLES, required=True)
-    c.add_argument("--parts", type=Path, nargs="+", required=True)
-    c.add_argument("--start", type=Path)
-    c.add_argument("--router", type=Path)
-    c.add_argument("--features", type=Path)
-    c.add_argument("--active", type=int, nargs="+", required=True)
     _compute_options(c)
-
-    c = add(
-        "evaluate-chosen",
-        "select.evaluate_chosen",
-        "test losses of the runs that the tuning chose",
-        "settings",
-        "tuning",
-        "windows",
-        "runs",
-        "routing",
-        "output",
-    )
+    c = add("evaluate-chosen", "select.evaluate_chosen", "test losses of the runs that the tuning chose",
+            "settings", "tuning", "windows", "runs", "routing", "output")  # fmt: skip
     _compute_options(c)
-    c = add(
-        "measure-precision",
-        "measure.measure_precision",
-        "errors of the finite difference",
-        "settings",
-        "train",
-        "part",
-        "output",
-    )
+    c = add("measure", "measured.measure", "a measurement at saved checkpoints", "settings", "results", "output")
+    c.add_argument("--name", required=True)
     _compute_options(c)
-    c = add(
-        "summarise-losses", "report.summarise_losses", "intervals and differences", "settings", "losses", "differences"
-    )
-    c.add_argument("--evaluations", type=Path, nargs="+", required=True)
-    c = add("summarise-backpropagation", "report.summarise_backpropagation", "Table 5's rows", "settings", "output")
-    c.add_argument("--evaluations", type=Path, nargs="+", required=True)
-    c = add("search", "report.search_settings", "choose lr and eps on ensemble validation", "settings", "output")
-    c.add_argument("--evaluations", type=Path, nargs="+", required=True)
-    c = add("summarise-costs", "report.summarise_costs", "the six cost quantities", "settings", "output")
-    c.add_argument("--parts", type=Path, nargs="+", required=True)
+    c = add("summarise", "summarise.summarise", "rows that tables and figures show",
+            "settings", "evaluation", "measurements", "runs", "output")  # fmt: skip
+    c.add_argument("--name", required=True)
+    c = add("summarise-costs", "costs.summarise_costs", "the six cost quantities", "settings", "runs", "output")
     c.add_argument("--benchmarks", type=Path, nargs="+", required=True)
     c = add(
         "table", "report.write_table", "one table", "settings", "measurements", "sets", "routing", "paper", "output"

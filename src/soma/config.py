@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 from soma.errors import SomaError
 from soma.settings.base import Fraction, Model, Positive
 from soma.settings.data import Data
+from soma.settings.products import Products
 from soma.settings.routing import Routing
 from soma.settings.training import Compute, Training
 
@@ -57,77 +58,6 @@ class Arm(Training):
         return self.k if self.k is not None else min(4, self.experts)
 
 
-class FixedSize(Model):
-    """Figure 1, Tables 2, 4 and 9, claims C1 and C2: arms of equal total size."""
-
-    soma: str
-    """The arm that the claim is about."""
-    against: tuple[str, ...]
-    """The arms it is claimed to beat."""
-    also: tuple[str, ...] = ()
-    """Further arms in the same tables and figure."""
-
-    @property
-    def arms(self) -> tuple[str, ...]:
-        return (self.soma, *self.against, *self.also)
-
-
-class Backpropagation(Model):
-    """Table 5, claim C16: zeroth-order arms against backpropagation, on ensemble validation."""
-
-    pairs: Annotated[tuple[tuple[str, str], ...], Field(min_length=1)]
-    """A zeroth-order arm and a `bptt` arm of the same experts, for each N."""
-    operations: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
-    """Budgets at which both are compared; losses between two milestones are interpolated."""
-
-
-class Tuning(Model):
-    """Tables 6 and 7, claim C3: the same search for both methods; chosen on ensemble validation, then tested once."""
-
-    soma: str
-    """The arm whose lr and eps are searched ..."""
-    spsa: str
-    """... and the one it is compared with."""
-    settings: Annotated[tuple[tuple[float, float], ...], Field(min_length=1)]
-    """Pairs of lr and eps, every one run with every seed and with the arm's own budget."""
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=2)]
-    """Seeds of every setting."""
-
-    def variants(self, base: str) -> dict[str, tuple[float, float]]:
-        """Names of the arms that a base arm becomes, with their lr and eps."""
-        return {f"{base}-lr{lr:g}-eps{eps:g}": (lr, eps) for lr, eps in self.settings}
-
-
-class PrecisionOfDifferences(Model):
-    """Beyond the paper: the error of a finite difference against eps, for coarser matrix products."""
-
-    arm: str
-    """Measured at the initial and the trained weights of this arm's first run; it must train its head."""
-    eps: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)] = (1e-2, 1e-3, 1e-4, 1e-5)
-    """Perturbation sizes."""
-    directions: Positive = 16
-    """Directions of the batch."""
-    batch: Positive = 16
-    """Sequences of the batch."""
-
-
-class Products(Model):
-    fixed_size: FixedSize
-    """The comparison at equal total size."""
-    backpropagation: Backpropagation
-    """Zeroth-order training against backpropagation."""
-    tuning: Tuning
-    """The equal search over lr and eps."""
-    precision: PrecisionOfDifferences
-    """The precision of the finite difference."""
-
-    @property
-    def arms(self) -> list[str]:
-        """Every arm of the configuration that a product runs as it is, once."""
-        pairs = [arm for pair in self.backpropagation.pairs for arm in pair]
-        return list(dict.fromkeys([*self.fixed_size.arms, *pairs, self.precision.arm]))
-
-
 class Config(Model):
     campaign: Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$")]
     """Name; outputs lie under results/<campaign>/."""
@@ -160,15 +90,45 @@ class Config(Model):
     def _consistent(self) -> Config:
         if self.seed_run.updates is None:
             raise ValueError("seed_run.updates is missing: give the seed run's budget in updates")
-        for name in (*self.products.arms, self.products.tuning.soma, self.products.tuning.spsa):
+        for name in (*self.products.arms, *self.products.bases):
             if name not in self.arms:
                 raise ValueError(f"products name the arm `{name}`, which `arms` does not describe")
         if self.arms[self.products.precision.arm].head != "local":
             raise ValueError(f"products.precision.arm is `{self.products.precision.arm}`, which has no head of its own")
+        self._check_products()
+        for name, arm in self.arms.items():
+            self._check_start(name, arm)
         for name, run in [("seed_run", self.seed_run), *self.arms.items()]:
             if run.crop > self.data.window:
                 raise ValueError(f"{name}: crop ({run.crop} bytes) must not exceed data.window ({self.data.window})")
         return self
+
+    def _check_start(self, name: str, arm: Arm) -> None:
+        """An arm that continues another must be able to take over its weights."""
+        if arm.start in ("seed", "random"):
+            return
+        other = self.arms.get(arm.start)
+        if other is None:
+            raise ValueError(f"arms.{name}.start is `{arm.start}`; use seed, random or the name of an arm")
+        if other.start not in ("seed", "random"):
+            raise ValueError(f"arms.{name}.start is `{arm.start}`, which is a continuation itself")
+        for key in ("method", "experts", "width", "depth", "embedding", "head"):
+            if getattr(arm, key) != getattr(other, key):
+                raise ValueError(f"arms.{name} continues `{arm.start}`, so its `{key}` must be the same")
+
+    def _check_products(self) -> None:
+        p = self.products
+        for name in (p.objective.arm, p.sweep.arm, *p.variance.arms, *p.reference.arms, *p.estimators.arms):
+            if self.arms[name].method != "spsa":
+                raise ValueError(f"products measure the SPSA estimate of `{name}`, which trains by another method")
+        if self.arms[p.populations.arm].method != "eggroll":
+            raise ValueError(f"products.populations.arm is `{p.populations.arm}`, which is no `eggroll` arm")
+        if self.arms[p.active.pairs].experts < 3:
+            raise ValueError(f"products.active.pairs is `{p.active.pairs}`, which has fewer than three experts")
+        for batch in p.sweep.batch:
+            base = self.arms[p.sweep.arm].batch
+            if batch > base and batch % base:
+                raise ValueError(f"products.sweep.batch holds {batch}, which is no multiple of the arm's {base}")
 
 
 # ------------------------------------------------------------------------------------------------------ reading
@@ -177,7 +137,7 @@ class Config(Model):
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
     """Deep merge, overlay over base; another `source` replaces the whole source.
 
-    A `null` under `arms` or `recipes` removes the entry (in `resolve`).
+    A `null` under `arms`, `recipes` or `untestable` removes the entry (in `resolve`).
     """
     out = dict(base)
     for key, value in overlay.items():
@@ -214,6 +174,7 @@ def resolve(raw: Mapping[str, Any], where: str = "configuration") -> Config:
         if isinstance(raw.get("seed_run"), Mapping):
             raw["seed_run"] = merge(training, raw["seed_run"])
     raw["recipes"], raw["arms"] = recipes, arms
+    raw["untestable"] = {k: v for k, v in (raw.get("untestable") or {}).items() if v is not None}
     try:
         return Config.model_validate(raw)
     except ValidationError as error:

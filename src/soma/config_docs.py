@@ -14,15 +14,15 @@ from pydantic_core import PydanticUndefined
 from soma import config
 from soma.config import Config
 from soma.manifest import write_bytes
-from soma.settings import data, routing, training
+from soma.settings import data, products, routing, training
 
 _INTRODUCTION = """\
 # Configuration
 
 `config.yaml` is the base and the reference campaign `small`. `toy.yaml` and `paper.yaml` are overlays: Snakemake's
-`--configfile` merges one over the base, key by key. Under `arms` and `recipes`, `null` removes an entry of the base;
-naming another `source` replaces the whole source. Everything is checked before anything runs: an unknown key, a wrong
-type or an impossible value is one sentence that names the key.
+`--configfile` merges one over the base, key by key. Under `arms`, `recipes` and `untestable`, `null` removes an entry
+of the base; naming another `source` replaces the whole source. Everything is checked before anything runs: an unknown
+key, a wrong type or an impossible value is one sentence that names the key.
 
 A run's settings merge in three layers: `training`, then the arm's `recipe`, then the arm's own keys. A seed run takes
 `training`, then `seed_run`, and its sizes from the arm that it serves.
@@ -48,10 +48,23 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("`training.eggroll`", training.Eggroll),
     ("`seed_run`: as `training`, and", config.SeedRun),
     ("`arms.*`: as `training`, and", config.Arm),
-    ("`products.fixed_size`", config.FixedSize),
-    ("`products.backpropagation`", config.Backpropagation),
-    ("`products.tuning`", config.Tuning),
-    ("`products.precision`", config.PrecisionOfDifferences),
+    ("`products.fixed_size`", products.FixedSize),
+    ("`products.controls`", products.Controls),
+    ("`products.backpropagation`", products.Backpropagation),
+    ("`products.tuning`", products.Tuning),
+    ("`products.populations`", products.Populations),
+    ("`products.populations.settings`", products.Population),
+    ("`products.paired`", products.Paired),
+    ("`products.allocation`", products.Allocation),
+    ("`products.sweep`", products.Sweep),
+    ("`products.ablation`", products.Ablation),
+    ("`products.variance`", products.Variance),
+    ("`products.objective`", products.Objective),
+    ("`products.reference`", products.Reference),
+    ("`products.active`", products.Active),
+    ("`products.inference`", products.Inference),
+    ("`products.estimators`", products.Estimators),
+    ("`products.precision`", products.PrecisionOfDifferences),
 )
 
 

@@ -65,6 +65,11 @@ def aggregate_device_seconds(parts: Sequence[Ledger], devices: Sequence[int], up
     return sum(n * part.marks[update]["update"] for part, n in zip(parts, devices, strict=True))
 
 
+def whole_job_seconds(parts: Sequence[Ledger], devices: Sequence[int]) -> float:
+    """Sum over devices of all the time that jobs ran: start, reading, validation and saving included."""
+    return sum(n * (end - start) for part, n in zip(parts, devices, strict=True) for start, end in part.sessions)
+
+
 def idealised_elapsed_seconds(parts: Sequence[tuple[Ledger, int]], update: int) -> float:
     """Recorded updates of the slowest expert, with a part's time divided evenly over its (number of) experts."""
     return max(part.marks[update]["update"] / experts for part, experts in parts)

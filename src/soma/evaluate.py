@@ -15,13 +15,9 @@ from soma.data.sets import EvaluationSet, open_external, open_test, open_validat
 from soma.ensemble import TokenLosses, lstm_losses, mixture_losses, selected_losses
 from soma.forward.engine import Engine
 from soma.models import gru
+from soma.rows import COLUMNS, ITERATES, Iterate
 from soma.runs import RunSpec
-from soma.training.checkpoint import ITERATES, Checkpoints, Iterate
-
-COLUMNS = (
-    "run", "set", "split", "update", "iterate", "k", "document", "document_id", "group", "host", "windows", "bytes",
-    "nats",
-)  # fmt: skip
+from soma.training.checkpoint import Checkpoints
 
 
 def open_set(role: Literal["validation", "test", "external"], path: Path) -> EvaluationSet:

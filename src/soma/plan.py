@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from soma.config import Arm, Config, SeedRun
 from soma.errors import SomaError
-from soma.runs import RunSpec, operations_of
+from soma.runs import RunSpec, operations_of, part_experts
 from soma.settings.training import Training
 
 
@@ -19,22 +19,25 @@ class Plan:
 
     config: Config
     arms: dict[str, Arm]
-    """The arms that products run: those of the configuration, and the variants of the tuning."""
+    """The arms that products run: those of the configuration, those that they continue, and those derived from one."""
+    arm_runs: dict[str, list[RunSpec]]
+    """Runs of each arm, in the order of its seeds. A derived arm may share the run of another."""
     runs: dict[str, RunSpec]
-
-    @cached_property
-    def arm_runs(self) -> dict[str, list[RunSpec]]:
-        """Runs of each arm, in the order of its seeds."""
-        return {name: [self.runs[run_id(name, seed)] for seed in arm.seeds] for name, arm in self.arms.items()}
-
-    @cached_property
-    def arm_of(self) -> dict[str, str]:
-        """The arm of every run that is not a seed run."""
-        return {run.id: arm for arm, runs in self.arm_runs.items() for run in runs}
+    groups: dict[str, tuple[str, ...]]
+    """Arms that one evaluation job takes together: one of Table 4's alone, or those of a product that no other has."""
 
     def active_counts(self, arm: str) -> list[int]:
         """Numbers of active experts that are evaluated: the nearest alone, and the arm's k."""
         return sorted({1, self.arms[arm].active})
+
+    @cached_property
+    def group_of(self) -> dict[str, str]:
+        """The group that evaluates an arm."""
+        return {arm: group for group, arms in self.groups.items() for arm in arms}
+
+    def group_runs(self, group: str) -> dict[str, tuple[RunSpec, str]]:
+        """Every run of a group with its arm, by run id."""
+        return {run.id: (run, arm) for arm in self.groups[group] for run in self.arm_runs[arm]}
 
     @cached_property
     def expert_counts(self) -> list[int]:
@@ -48,6 +51,56 @@ class Plan:
         firsts = range(0, run.experts, per_job)
         return [f"{a:03d}-{min(a + per_job, run.experts) - 1:03d}" for a in firsts]
 
+    def folders(self, run: RunSpec) -> list[str]:
+        """Where a run's parts lie, below the folder of all runs."""
+        return [f"{run.id}/{part}" for part in self.parts(run)]
+
+    def start_folders(self, run: RunSpec, part: str) -> list[str]:
+        """Parts of other runs that the experts of a part start from."""
+        if run.start is None:
+            return []
+        source = self.runs[run.start]
+        parts = self.parts(source)
+        if run.kind == "continuation":
+            own = set(part_experts(part))
+            parts = [name for name in parts if own & set(part_experts(name))]
+        return [f"{source.id}/{name}" for name in parts]
+
+    def head_folder(self, run: RunSpec) -> str | None:
+        """The part that holds the frozen head of a run, if it shares one."""
+        return self.folders(self.runs[run.head_from])[0] if run.head_from else None
+
+    def published(self, run: RunSpec) -> dict[str, Any]:
+        """What a step needs to know to open a trained run (steps.published)."""
+        return {"run": run.model_dump(mode="json"), "parts": self.folders(run), "head": self.head_folder(run)}
+
+    def files(self, runs: Iterable[RunSpec]) -> list[RunSpec]:
+        """Those runs and the ones whose heads they share: what must be trained before they can be opened."""
+        found = {}
+        for run in runs:
+            found[run.id] = run
+            if run.head_from:
+                found[run.head_from] = self.runs[run.head_from]
+        return list(found.values())
+
+    def measured_runs(self, name: str) -> list[RunSpec]:
+        """Runs that a measurement opens."""
+        p = self.config.products
+        arms: dict[str, Sequence[str]] = {
+            "variance": p.variance.arms,
+            "objective": [p.objective.arm],
+            "reference": p.reference.arms,
+            "active": p.active.arms,
+            "inference": p.inference.arms,
+            "estimator-variance": [p.estimators.arms[0]],
+            "precision": [p.precision.arm],
+        }
+        runs = [run for arm in arms[name] for run in self.arm_runs[arm]]
+        return runs[:1] if name == "precision" else runs
+
+
+MEASUREMENTS = ("variance", "objective", "reference", "active", "inference", "estimator-variance", "precision")
+
 
 def run_id(arm: str, seed: int) -> str:
     return f"{arm}-s{seed}"
@@ -57,23 +110,32 @@ def make_plan(config: Config) -> Plan:
     """The runs that the configured products need, seed runs included.
 
     Raises:
-        SomaError: if two arms describe the same run.
+        SomaError: if two arms of the configuration describe the same run.
     """
+    named, derived = _named_arms(config), _derived_arms(config)
+    arms = named | {name: arm for group in derived.values() for name, arm in group.items()}
+    searched = derived["tuning"].keys() | derived["populations"].keys()
     runs: dict[str, RunSpec] = {}
-    described: dict[str, str] = {}
-    arms = _arms(config)
+    described: dict[str, tuple[str, str]] = {}
+    run_ids: dict[str, list[str]] = {}
     for name, arm in arms.items():
         for seed in arm.seeds:
             spec = _arm_run(config, name, arm, seed)
-            runs[spec.id] = spec
             content = spec.model_copy(update={"id": ""}).model_dump_json()
-            if described.setdefault(content, name) != name:
-                raise SomaError(
-                    f"the arms `{described[content]}` and `{name}` describe the same run; keep one and name it twice."
-                )
-            if spec.start is not None:
-                runs[spec.start] = _seed_run(config, arm, seed)
-    return Plan(config, arms, dict(sorted(runs.items())))
+            first, same = described.setdefault(content, (name, spec.id))
+            if first != name and name in named:
+                raise SomaError(f"the arms `{first}` and `{name}` describe the same run; keep one and name it twice.")
+            if same == spec.id:
+                runs[same] = spec.model_copy(update={"may_fail": name in searched})
+            run_ids.setdefault(name, []).append(same)
+            if arm.start == "seed":
+                runs[_seed_id(arm, seed)] = _seed_run(config, arm, seed)
+    for run in list(runs.values()):
+        if run.kind == "continuation" and run.start is not None:
+            runs[run.start] = runs[run.start].model_copy(update={"keep_memory": True})
+    arm_runs = {name: [runs[i] for i in ids] for name, ids in run_ids.items()}
+    groups = _groups(config) | {name: tuple(group) for name, group in derived.items()}
+    return Plan(config, arms, arm_runs, dict(sorted(runs.items())), groups)
 
 
 def settings_files(plan: Plan) -> dict[str, Any]:
@@ -108,38 +170,117 @@ def settings_files(plan: Plan) -> dict[str, Any]:
         "assign": {**windows, "prefix": config.data.prefix},
         "shard": {**windows, "expert_validation": config.data.expert_validation},
         **{f"run-{run.id}": run.model_dump(mode="json") for run in plan.runs.values()},
-        "precision": {
-            "run": plan.arm_runs[config.products.precision.arm][0].model_dump(mode="json"),
-            **config.products.precision.model_dump(mode="json", exclude={"arm"}),
-        },
+        **{f"evaluate-{group}": _evaluation(plan, group) for group in plan.groups},
+        **{f"measure-{name}": _measurement(plan, name) for name in MEASUREMENTS},
         "compute": config.compute.model_dump(mode="json"),
         "campaign": config.model_dump(mode="json", exclude={"compute"}) | {"compute": compute},
     }
 
 
-def _arms(config: Config) -> dict[str, Arm]:
-    """Every arm that a product runs, by name."""
-    arms = {name: config.arms[name] for name in config.products.arms}
-    tuning = config.products.tuning
-    for base in (tuning.soma, tuning.spsa):
-        for name, (lr, eps) in tuning.variants(base).items():
-            arms[name] = config.arms[base].model_copy(update={"lr": lr, "eps": eps, "seeds": tuning.seeds})
-    return arms
+def _evaluation(plan: Plan, group: str) -> list[dict[str, Any]]:
+    """Every run of a group, and how many experts are averaged."""
+    return [plan.published(run) | {"active": plan.active_counts(arm)} for run, arm in plan.group_runs(group).values()]
+
+
+def _measurement(plan: Plan, name: str) -> dict[str, Any]:
+    """The runs of a measurement and the settings of its product."""
+    products = plan.config.products.model_dump(mode="json")
+    out: dict[str, Any] = {"seed": plan.config.seed, "runs": [plan.published(run) for run in plan.measured_runs(name)]}
+    product = "estimators" if name == "estimator-variance" else name
+    out["product"] = {key: value for key, value in products[product].items() if key not in ("arms", "arm")}
+    if name == "inference":
+        out["active"] = [
+            plan.arms[arm].active for arm in plan.config.products.inference.arms for _ in plan.arm_runs[arm]
+        ]
+    if name == "active":
+        out["product"]["pair_runs"] = [run.id for run in plan.arm_runs[plan.config.products.active.pairs]]
+    if name == "estimator-variance":
+        settings = [plan.arm_runs[arm][0].settings for arm in plan.config.products.estimators.arms]
+        arms = plan.config.products.estimators.arms
+        out["estimators"] = [
+            {"arm": arm, "probe": s.probe, "difference": s.difference, "n_pert": s.n_pert}
+            for arm, s in zip(arms, settings, strict=True)
+        ]
+    return out
+
+
+def _named_arms(config: Config) -> dict[str, Arm]:
+    """Arms of the configuration that a product shows, and those that they continue."""
+    names = dict.fromkeys(config.products.arms)
+    names |= dict.fromkeys(start for name in names if (start := config.arms[name].start) in config.arms)
+    return {name: config.arms[name] for name in names}
+
+
+def _groups(config: Config) -> dict[str, tuple[str, ...]]:
+    """Every arm that is evaluated, in the first group that has it."""
+    p = config.products
+    products = {
+        "controls": p.controls.arms,
+        "backpropagation": p.backpropagation.arms,
+        "paired": p.paired.arms,
+        "allocation": p.allocation.arms,
+        "ablation": p.ablation.arms,
+        "estimators": p.estimators.arms,
+    }
+    groups: dict[str, tuple[str, ...]] = {arm: (arm,) for arm in p.fixed_size.arms}
+    taken = set(groups)
+    for name, arms in products.items():
+        own = tuple(arm for arm in dict.fromkeys(arms) if arm not in taken)
+        taken |= set(own)
+        if own:
+            groups[name] = own
+    return groups
+
+
+def _derived_arms(config: Config) -> dict[str, dict[str, Arm]]:
+    """Arms that products derive from one by changing settings, by product."""
+    p, arms = config.products, config.arms
+
+    def derive(base: str, variants: Mapping[str, Mapping[str, Any]]) -> dict[str, Arm]:
+        return {name: arms[base].model_copy(update=dict(change)) for name, change in variants.items()}
+
+    populations = {
+        f"{p.populations.arm}-p{s.population}-a{s.alpha:g}-s{s.step:g}-t{s.tokens}": {
+            "eggroll": arms[p.populations.arm].eggroll.model_copy(update=s.model_dump()),
+            "operations": p.populations.operations,
+            "updates": None,
+            "milestones": (1.0,),
+            "seeds": p.populations.seeds,
+        }
+        for s in p.populations.settings
+    }
+    return {
+        "tuning": {k: v for base in p.tuning.bases for k, v in derive(base, p.tuning.variants(base)).items()},
+        "sweep": derive(p.sweep.arm, p.sweep.variants(arms[p.sweep.arm])),
+        "populations": derive(p.populations.arm, populations),
+    }
 
 
 def _arm_run(config: Config, name: str, arm: Arm, seed: int) -> RunSpec:
     updates = arm.updates or max(1, int(arm.operations or 0) // operations_of(arm, 1))
     shards = "iid-n1" if arm.experts == 1 or arm.partition == "iid" else f"{arm.partition}-n{arm.experts}"
+    start, head_from = _start(config, arm, seed)
     return RunSpec(
         id=run_id(name, seed),
-        kind="arm",
+        kind="continuation" if arm.start in config.arms else "arm",
         seed=seed,
-        start=_seed_id(arm, seed) if arm.start == "seed" else None,
+        start=start,
+        head_from=head_from,
         shards=shards,
         window=config.data.window,
         settings=_plain(arm, updates),
         milestones=_milestones(arm.milestones, updates),
     )
+
+
+def _start(config: Config, arm: Arm, seed: int) -> tuple[str | None, str | None]:
+    """The run that an arm's run starts from, and the one whose frozen head it shares."""
+    if arm.start in config.arms:
+        other = config.arms[arm.start]
+        seed = seed if seed in other.seeds else other.seeds[0]
+        return run_id(arm.start, seed), _start(config, other, seed)[1]
+    start = _seed_id(arm, seed) if arm.start == "seed" else None
+    return start, start if arm.head == "shared-frozen" and arm.method != "eggroll" else None
 
 
 def _seed_run(config: Config, arm: Arm, seed: int) -> RunSpec:

@@ -1,16 +1,21 @@
-"""Perturbation directions: Rademacher probes, packed two bits per coordinate, regenerated and never stored.
+"""Perturbation directions, regenerated from their counters and never stored: Rademacher probes, packed two bits per
+coordinate, and Gaussian ones.
 
 Coordinate i of a direction takes its bits from Philox block i // 64: words 0 and 2 of a block say which of its 64
 coordinates are non-zero, words 1 and 3 which are negative, lowest bit first. A sparse probe keeps a weight with
 probability 1/2 and always keeps a normalisation gain; a dense probe keeps everything. There is no rescaling by the
 inverse probability (docs/paper.md section 4), so E[z z^T] = diag(q) with q = 1/2 or 1.
 
+A Gaussian probe is standard normal in every coordinate (q = 1): one Philox block and one Box-Muller pair each, rounded
+to float32 here and nowhere else, so that every engine perturbs by the same numbers and sums the same bits. (Numpy's
+logarithm and cosine may differ between processors in the last bit of float64; float32 hides that but for 1e-8 or so.)
+
 Shapes: E experts, J directions, K blocks of 64 coordinates, M coordinates.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -19,7 +24,7 @@ from numpy.typing import NDArray
 from soma.models.spec import LSTMSpec
 from soma.rng import Stream, philox4x32
 
-ProbeKind = Literal["sparse", "dense"]
+ProbeKind = Literal["sparse", "dense", "gaussian"]
 
 
 @dataclass(frozen=True)
@@ -34,17 +39,43 @@ class Probes:
     directions: range
 
     def packed(self) -> NDArray[np.uint32]:
-        """Words [E, J, K, 4]; a zero bit in words 0 and 2 means that the coordinate is not perturbed."""
+        """Words [E, J, K, 4] of Rademacher probes; a zero bit in words 0 and 2 means that a coordinate stays."""
+        kept = kept_bits(self.spec, self.kind)
         blocks = -(-self.spec.size // 64)
         expert = np.array(self.experts)[:, None, None]
         direction = np.array(self.directions)[None, :, None]
         words = philox4x32((np.arange(blocks), direction, self.update, expert), self.stream.key)
-        words[..., 0::2] |= kept_bits(self.spec, self.kind)
+        words[..., 0::2] |= kept
         return words
 
     def signs(self) -> NDArray[np.int8]:
-        """z in {-1, 0, 1}, [E, J, M]."""
+        """z in {-1, 0, 1} of Rademacher probes, [E, J, M]."""
         return unpack(self.packed(), self.spec.size)
+
+    def normals(self) -> NDArray[np.float32]:
+        """z of Gaussian probes, [E, J, M]."""
+        out = np.empty((len(self.experts), len(self.directions), self.spec.size), dtype=np.float32)
+        for e, expert in enumerate(self.experts):
+            for j, direction in enumerate(self.directions):
+                out[e, j] = self.stream.normal(self.spec.size, direction=direction, update=self.update, expert=expert)
+        return out
+
+    def vectors(self) -> NDArray[np.int8] | NDArray[np.float32]:
+        """z of any kind, [E, J, M]."""
+        return self.normals() if self.kind == "gaussian" else self.signs()
+
+    def part(self, experts: slice, directions: slice) -> Probes:
+        """Those of the experts and directions at these places."""
+        return replace(self, experts=self.experts[experts], directions=self.directions[directions])
+
+    def combine(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
+        """sum_j c_j z_j for c [E, J]; float64 [E, M], summed in the order of j."""
+        if self.kind != "gaussian":
+            return combine(self.packed(), coefficients, self.spec.size)
+        total = np.zeros((len(self.experts), self.spec.size))
+        for j in range(len(self.directions)):  # one direction in memory at a time
+            total += coefficients[:, j, None] * self.part(slice(None), slice(j, j + 1)).normals()[:, 0]
+        return total
 
 
 def unpack(packed: NDArray[np.uint32], size: int) -> NDArray[np.int8]:
@@ -67,7 +98,9 @@ def _bits(words: NDArray[np.uint32]) -> NDArray[np.int8]:
 
 
 def kept_bits(spec: LSTMSpec, kind: ProbeKind) -> NDArray[np.uint32]:
-    """Bits of the coordinates that no probe zeroes, [K, 2]."""
+    """Bits of the coordinates that no Rademacher probe zeroes, [K, 2]."""
+    if kind == "gaussian":
+        raise ValueError("a gaussian probe has no bits; use its normals")
     mask = spec.gains if kind == "sparse" else np.ones(spec.size, dtype=bool)
     bits = np.zeros(-(-spec.size // 64) * 64, dtype=bool)
     bits[: spec.size] = mask

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from soma.models.count import ensemble_parameters, training_operations
+from soma.models.count import ensemble_parameters, spsa_forwards, training_operations
 from soma.models.gru_spec import GRUSpec
 from soma.models.gru_spec import operations_per_token as gru_operations_per_token
 from soma.models.spec import LSTMSpec
@@ -16,12 +16,19 @@ class RunSpec(Model):
     """One trained thing, described by data alone; this is what a training job reads, and all that it reads."""
 
     id: str
-    kind: Literal["seed", "arm"]
-    """A seed run starts others; an arm's run stands in tables."""
+    kind: Literal["seed", "arm", "continuation"]
+    """A seed run starts others; an arm's run stands in tables; a continuation goes on from an arm's run."""
     seed: int
     """Root of the run's random streams. Runs of one kind and seed draw the same batches and probes."""
     start: str | None
-    """Run whose final weights every expert copies; null: random initialisation."""
+    """Run whose final weights the experts copy: a seed run's only expert, or expert by expert, with the optimiser
+    state, the run that is continued; null: random initialisation."""
+    head_from: str | None = None
+    """Run whose final head all experts share; null: heads of their own, or the head as it is drawn."""
+    keep_memory: bool = False
+    """Whether the optimiser state is published, since other runs continue this one."""
+    may_fail: bool = False
+    """Whether a loss that is not finite is a result, to be counted, rather than an error."""
     shards: str
     """Folder of the training window ids, under shards/."""
     subset: float = 1.0
@@ -40,6 +47,10 @@ class RunSpec(Model):
     @property
     def updates(self) -> int:
         return self.milestones[-1]
+
+    def shard(self, expert: int) -> int:
+        """The shard that an expert trains on: its own, or the only one where experts share all windows."""
+        return 0 if self.settings.partition == "iid" else expert
 
     @property
     def model(self) -> LSTMSpec:
@@ -90,7 +101,7 @@ def operations_of(settings: Training, updates: int) -> int:
         return member_tokens * gru_operations_per_token(GRUSpec(settings.width, settings.depth)) * updates
     return training_operations(
         model_spec(settings),
-        forwards={"spsa": 2 * settings.n_pert, "bptt": 3}[settings.method],
+        forwards={"spsa": spsa_forwards(settings.n_pert, settings.difference), "bptt": 3}[settings.method],
         batch=settings.batch,
         accumulation=settings.accumulation,
         crop=settings.crop,

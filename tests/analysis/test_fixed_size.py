@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from soma.analysis.fixed_size import summarise
+from soma.analysis import fixed_size
 from soma.config import load
 from soma.errors import SomaError
-from soma.evaluate import COLUMNS
+from soma.rows import COLUMNS
 from soma.plan import make_plan
 
 ROOT = Path(__file__).parent.parent.parent
@@ -21,8 +21,8 @@ def rows(advantage=0.1, noise=0.0):
     """SOMA is better than every other arm by `advantage` nats per byte at the end, on every document."""
     generator, out = np.random.default_rng(0), []
     hardness = generator.normal(2.5, 0.2, DOCUMENTS)
-    for arm, runs in PLAN.arm_runs.items():
-        for run in runs:
+    for arm in PLAN.config.products.fixed_size.arms:
+        for run in PLAN.arm_runs[arm]:
             for update in run.milestones:
                 for iterate in ("last", "average"):
                     for k in PLAN.active_counts(arm):
@@ -36,7 +36,8 @@ def rows(advantage=0.1, noise=0.0):
 
 
 def test_differences_are_paired():
-    losses, differences = summarise(PLAN, rows())
+    table = rows()
+    losses, differences = fixed_size.losses(PLAN, table), fixed_size.differences(PLAN, table)
     final = differences[differences["iterate"] == "last"].set_index("other")
     assert np.allclose(final["difference"], -0.1, atol=1e-12)
     assert np.allclose(final["high"] - final["low"], 0, atol=1e-12)  # the same on every document
@@ -48,7 +49,7 @@ def test_differences_are_paired():
 
 
 def test_operations_and_runs_are_those_of_the_plan():
-    losses, _ = summarise(PLAN, rows())
+    losses = fixed_size.losses(PLAN, rows())
     row = losses[(losses["arm"] == "soma-n4") & losses["seed"].notna()].iloc[-1]
     run = PLAN.runs["soma-n4-s0"]
     assert (row["run"], row["operations"]) == (run.id, run.operations(row["update"]))
@@ -58,4 +59,4 @@ def test_runs_on_different_documents_are_refused():
     table = rows()
     drop = (table["run"] == "soma-n2-s0") & (table["document"] == 3)
     with pytest.raises(SomaError, match="same documents"):
-        summarise(PLAN, table[~drop])
+        fixed_size.losses(PLAN, table[~drop])

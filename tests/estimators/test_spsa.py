@@ -22,22 +22,24 @@ class Objective(Engine):
     def __init__(self, loss):
         self.loss = loss
 
-    def losses(self, spec, theta, head, tokens, probes, eps):
-        z = probes.signs().astype(np.float64)
-        out = np.empty((*z.shape[:2], 2))
-        for e, j in np.ndindex(*z.shape[:2]):
-            for s, step in enumerate((eps[e], -eps[e])):
-                out[e, j, s] = self.loss(theta[e].double().numpy() + step * z[e, j], tokens[e, :, 0])
+    def losses(self, spec, theta, head, tokens, probes, eps, signs=(1, -1)):
+        z = probes.vectors().astype(np.float64)
+        out = np.empty((*z.shape[:2], len(signs)))
+        for e, j, s in np.ndindex(*out.shape):
+            out[e, j, s] = self.loss(theta[e].double().numpy() + signs[s] * eps[e] * z[e, j], tokens[e, :, 0])
         return out
 
-    def token_losses(self, *_):
-        raise NotImplementedError
+    def token_losses(self, spec, theta, head, tokens):
+        pairs = zip(theta.double().numpy(), tokens[:, :, 0], strict=True)
+        return np.array([self.loss(weights, sequences) for weights, sequences in pairs])[:, None, None]
 
     def hidden(self, *_):
         raise NotImplementedError
 
 
-def estimate(loss, *, n_pert=4, update=0, kind="dense", eps=1e-2, batch=1, accumulation=1, theta=None, sign=1):
+def estimate(
+    loss, *, n_pert=4, update=0, kind="dense", eps=1e-2, batch=1, accumulation=1, theta=None, sign=1, **options
+):
     """One estimate; the 'bytes' of a batch are its sequences' numbers."""
     theta = torch.zeros(1, M) if theta is None else theta
     batches = [
@@ -48,7 +50,9 @@ def estimate(loss, *, n_pert=4, update=0, kind="dense", eps=1e-2, batch=1, accum
         Probes(SPEC, Stream.named(0, "probe"), kind, update, (0,), range(a * n_pert, (a + 1) * n_pert))
         for a in range(accumulation)
     ]
-    return spsa.estimate(Objective(loss), SPEC, theta, torch.zeros(1, 256, 8), batches, streams, [sign * eps])
+    return spsa.estimate(
+        Objective(loss), SPEC, theta, torch.zeros(1, 256, 8), batches, streams, [sign * eps], **options
+    )
 
 
 G = np.random.default_rng(5).normal(size=M)
@@ -103,9 +107,28 @@ def assert_mean(values, expected, what):
     assert error < 0.05 * expected, "too few draws to tell"
 
 
+@pytest.mark.parametrize(("kind", "excess"), [("dense", -1), ("gaussian", 1)])
 @pytest.mark.parametrize("n_pert", [1, 4, 16])
-def test_dense_variance(n_pert):
-    assert_mean(relative_errors(2000 // n_pert, n_pert=n_pert), (M - 1) / n_pert, "(d - 1) / n_pert")
+def test_dense_and_gaussian_variance(n_pert, kind, excess):
+    """(d - 1) / n_pert of a dense probe, whose square has no variance, and (d + 1) / n_pert of a Gaussian one."""
+    assert_mean(relative_errors(2000 // n_pert, n_pert=n_pert, kind=kind), (M + excess) / n_pert, kind)
+
+
+def test_few_coordinates_tell_the_two_variances_apart():
+    spec = LSTMSpec(1, 1, 1)
+    g = np.random.default_rng(6).normal(size=spec.size)
+    for kind, excess in (("dense", -1), ("gaussian", 1)):
+        z = Probes(spec, Stream.named(0, "probe"), kind, 0, (0,), range(20_000)).vectors()[0].astype(np.float64)
+        values = (((z @ g)[:, None] * z - g) ** 2).sum(axis=1) / (g @ g)
+        assert_mean(values, spec.size + excess, kind)
+        assert abs(values.mean() - (spec.size - excess)) > 4 * values.std() / len(values) ** 0.5
+
+
+def test_gaussian_mean():
+    n_pert, draws = 4, 400
+    found = [estimate(linear, update=u, n_pert=n_pert, kind="gaussian").gradient[0] for u in range(draws)]
+    z_score = (np.mean(found, axis=0) - G) / np.sqrt((G @ G + G**2) / (n_pert * draws))
+    assert abs((z_score**2).mean() - 1) < 5 * (2 / M) ** 0.5
 
 
 def activity():
@@ -172,7 +195,7 @@ def ensemble_estimates(loss, draws, experts=4, n_pert=2):
     out = []
 
     class Separable(Objective):
-        def losses(self, spec, theta, head, tokens, probes, eps):
+        def losses(self, spec, theta, head, tokens, probes, eps, signs):
             slope = np.einsum("ejm,em->ej", probes.signs().astype(np.float64), blocks)
             return np.stack([slope * eps[0], -slope * eps[0]], axis=2)
 

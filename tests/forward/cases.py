@@ -34,8 +34,10 @@ class Case:
     probes: Probes
     eps: list[float]
 
-    def losses(self, engine: Engine) -> NDArray[np.float64]:
-        return engine.losses(self.spec, self.theta, self.head, self.tokens, self.probes, self.eps)
+    def losses(self, engine: Engine, *signs: int) -> NDArray[np.float64]:
+        """For the engine's default signs if none are given."""
+        options = {"signs": signs} if signs else {}
+        return engine.losses(self.spec, self.theta, self.head, self.tokens, self.probes, self.eps, **options)
 
     def token_losses(self, engine: Engine) -> NDArray[np.float64]:
         return engine.token_losses(self.spec, self.theta, self.head, self.tokens)

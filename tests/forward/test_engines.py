@@ -9,6 +9,8 @@ import pytest
 import torch
 from cases import KERNELS, difference_error, make_case, trained
 
+from soma.forward import cpu
+
 WIDTHS = [8, 16, 32, 33, 64, 181, 509]
 FAST = ["torch", *KERNELS]
 
@@ -56,6 +58,7 @@ def test_every_batch_size_fills_its_tiles(batch, name, make_engine):
         {"width": 7, "embedding": 5, "depth": 1},  # nothing a multiple of anything
         {"width": 8, "depth": 3},
         {"width": 16, "kind": "dense"},
+        {"width": 16, "kind": "gaussian"},
         {"width": 96, "batch": 40},  # weights beyond the cache: tiles share panels
     ],
     ids=str,
@@ -65,6 +68,29 @@ def test_shapes_off_the_beaten_path(change, name, make_engine):
     reference = make_engine("reference")
     np.testing.assert_allclose(case.losses(make_engine(name)), case.losses(reference), rtol=3e-6)
     torch.testing.assert_close(case.hidden(make_engine(name)), case.hidden(reference).float(), rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("weights", ["initial", "trained"])
+def test_differences_along_gaussian_directions(weights, name, make_engine):
+    case = make_case(33, kind="gaussian", **size(33))
+    case = trained(case) if weights == "trained" else case
+    assert difference_error(case.losses(make_engine(name)), case.losses(make_engine("reference"))) <= 2e-4
+
+
+@pytest.mark.parametrize("name", ["reference", *FAST])
+@pytest.mark.parametrize("kind", ["sparse", "gaussian"])
+@pytest.mark.parametrize("signs", [(1,), (-1,), (-1, 1), (1, -1)], ids=str)
+def test_each_sign_gives_the_losses_that_it_gives_among_others(signs, kind, name, make_engine):
+    case, engine = make_case(16, batch=20, directions=3, kind=kind), make_engine(name)
+    got, whole = case.losses(engine, *signs), case.losses(engine)
+    assert got.shape == (2, 3, len(signs))
+    want = whole[..., [(1, -1).index(sign) for sign in signs]]
+    if name == "torch":  # products of another number of copies may round differently
+        np.testing.assert_allclose(got, want, rtol=1e-7)
+    else:
+        np.testing.assert_array_equal(got, want)
+    np.testing.assert_allclose(got, case.losses(make_engine("reference"), *signs), rtol=3e-6)
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -109,8 +135,9 @@ def test_a_broken_weight_anywhere_has_no_finite_loss(name, make_engine):
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_same_bits_whatever_shares_the_call(name, make_engine):
-    case = make_case(16, experts=3, batch=20, directions=5)
+@pytest.mark.parametrize("kind", ["sparse", "gaussian"])
+def test_same_bits_whatever_shares_the_call(kind, name, make_engine):
+    case = make_case(16, experts=3, batch=20, directions=5, kind=kind)
     engine = make_engine(name)
     whole = case.losses(engine)
     np.testing.assert_array_equal(case.losses(engine), whole)
@@ -126,9 +153,9 @@ def test_same_bits_whatever_shares_the_call(name, make_engine):
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("width", [16, 181])
-def test_same_bits_on_any_number_of_threads(width, name, make_engine):
-    case = make_case(width, experts=1, batch=70, time=2, directions=3)
+@pytest.mark.parametrize(("width", "kind"), [(16, "sparse"), (181, "sparse"), (16, "gaussian")])
+def test_same_bits_on_any_number_of_threads(width, kind, name, make_engine):
+    case = make_case(width, experts=1, batch=70, time=2, directions=3, kind=kind)
     engine = make_engine(name)
     losses, tokens, hidden = case.losses(engine), case.token_losses(engine), case.hidden(engine)
     for threads in (2, 5):
@@ -138,10 +165,18 @@ def test_same_bits_on_any_number_of_threads(width, name, make_engine):
         assert torch.equal(case.hidden(engine), hidden)
 
 
+@pytest.mark.parametrize("name", KERNELS)
+def test_gaussian_directions_are_handed_over_in_any_portions(name, make_engine, monkeypatch):
+    case, engine = make_case(16, directions=5, kind="gaussian"), make_engine(name)
+    whole = case.losses(engine)
+    monkeypatch.setattr(cpu, "_NORMALS", 2 * 2 * case.spec.size)
+    np.testing.assert_array_equal(case.losses(engine), whole)
+
+
 @pytest.mark.skipif(not {"cpu-avx512", "cpu-avx2"} <= set(KERNELS), reason="needs a machine with AVX-512")
-@pytest.mark.parametrize("width", [16, 33])
-def test_vector_width_does_not_change_the_bits(width, make_engine):
-    case = make_case(width, batch=21)
+@pytest.mark.parametrize(("width", "kind"), [(16, "sparse"), (33, "sparse"), (33, "gaussian")])
+def test_vector_width_does_not_change_the_bits(width, kind, make_engine):
+    case = make_case(width, batch=21, kind=kind)
     wide, narrow = (case.losses(make_engine(f"cpu-{isa}")) for isa in ("avx512", "avx2"))
     np.testing.assert_array_equal(wide, narrow)
 

@@ -31,6 +31,17 @@ def test_packed_and_combined(width, kind, name, make_engine):
         np.testing.assert_array_equal(engine.combine(probes, coefficients), want)
 
 
+def test_gaussian_directions_are_combined_to_the_same_bits(name, make_engine):
+    case = make_case(33, experts=3, directions=4, kind="gaussian")
+    engine, coefficients = make_engine(name), np.random.default_rng(0).normal(size=(3, 4))
+    want = make_engine("reference").combine(case.probes, coefficients)
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        np.testing.assert_array_equal(engine.combine(case.probes, coefficients), want)
+    with pytest.raises(ValueError, match="no bits"):
+        engine.packed(case.probes)
+
+
 def test_directions_in_any_order(name, make_engine):
     probes = replace(make_case(16).probes, directions=range(9, 2, -3))
     np.testing.assert_array_equal(make_engine(name).packed(probes), probes.packed())

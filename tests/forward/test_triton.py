@@ -74,6 +74,7 @@ class TestAgainstTheReference:
             {"width": 48, "embedding": 48},  # nor where blocks are matrix products
             {"width": 7, "embedding": 5, "depth": 1},
             {"width": 16, "kind": "dense"},
+            {"width": 33, "kind": "gaussian"},
             {"width": 8, "batch": 17},  # two programs over sequences
         ],
         ids=str,
@@ -81,6 +82,13 @@ class TestAgainstTheReference:
     def test_shapes_off_the_beaten_path(self, change):
         case = make_case(**({"time": 3, "experts": 1} | change))
         np.testing.assert_allclose(case.losses(engine()), case.losses(REFERENCE), rtol=3e-6)
+
+    @pytest.mark.parametrize("signs", [(-1,), (-1, 1)], ids=str)
+    @pytest.mark.parametrize("kind", ["sparse", "gaussian"])
+    def test_other_signs(self, kind, signs):
+        case = make_case(8, experts=1, batch=2, time=1, kind=kind)
+        got = case.losses(engine(), *signs)
+        np.testing.assert_allclose(got, case.losses(engine())[..., [1, 0][: len(signs)]], rtol=1e-7)
 
     def test_large_logits_and_saturated_gates(self):
         case = make_case(33, batch=3, experts=1)
@@ -165,8 +173,8 @@ class TestProbes:
     def test_copies_are_the_bodies_plus_and_minus_eps_z(self, width):
         case = make_case(width)
         padded = layout(case.spec)
-        directions = engine()._integers(case.probes.directions)
-        copies = engine()._perturbed(padded, case.theta[1], case.probes, case.probes.experts[1], directions, 0.5)
+        part = case.probes.part(slice(1, 2), slice(None))
+        copies = engine()._perturbed(padded, case.theta[1], part, torch.tensor([0.5, -0.5]))
         step = 0.5 * torch.from_numpy(case.probes.signs()[1]).float()
         flat = torch.stack([case.theta[1] + step, case.theta[1] - step], dim=1).flatten(0, 1)
         named = lstm.tensors(case.spec, flat)
@@ -177,6 +185,19 @@ class TestProbes:
         assert not up[..., d:].any()
         down = padded.matrix(copies, "project_in")
         assert torch.equal(down[:, :32, :d], named["project_in"].transpose(1, 2))
+
+    def test_gaussian_directions(self):
+        case = make_case(33, directions=3, kind="gaussian")
+        part = case.probes.part(slice(1, 2), slice(None))
+        copies = engine()._perturbed(layout(case.spec), case.theta[1], part, torch.tensor([0.5, -0.5]))
+        source = torch.from_numpy(layout(case.spec).source)
+        want = case.theta[1] + torch.tensor([0.5, -0.5])[:, None] * torch.from_numpy(part.normals()[0])[:, None]
+        assert torch.equal(copies[:, source >= 0], want.flatten(0, 1)[:, source[source >= 0].long()])
+        assert not copies[:, source < 0].any()
+        coefficients = np.random.default_rng(0).normal(size=(2, 3))
+        np.testing.assert_array_equal(
+            engine().combine(case.probes, coefficients), REFERENCE.combine(case.probes, coefficients)
+        )
 
     def test_wrong_arguments(self):
         case = make_case(8)

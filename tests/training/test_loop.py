@@ -15,8 +15,9 @@ from soma.probes import Probes
 from soma.rng import Stream
 from soma.runs import RunSpec
 from soma.settings.training import Training
-from soma.training.checkpoint import tensor_name
-from soma.training.learner import LEARNERS, Shard
+from soma.training.adam import Adam
+from soma.training.checkpoint import MEMORY, tensor_name
+from soma.training.learner import LEARNERS, Shard, Start
 from soma.training.loop import Interrupted, Trainer, restore_state, save_state
 
 TEXT = np.frombuffer((Path(__file__).parent.parent.parent / "LICENSE").read_bytes(), np.uint8)
@@ -38,12 +39,11 @@ def spec(**changes):
         "width": 8, "depth": 1, "embedding": 8, "n_pert": 4, "batch": 4, "crop": 16, "lr": 0.02, "eps": 0.01,
         "plateau": {"every": 3, "patience": 4, "windows": 2}, "updates": 12, "experts": 2,
     }  # fmt: skip
+    facts = {"id": "r", "kind": "arm", "seed": 3, "start": None, "shards": "iid-n1", "window": WINDOW}
+    facts |= {key: changes.pop(key) for key in ("kind", "seed", "keep_memory", "may_fail") if key in changes}
     training = Training.model_validate(settings | changes)
     budget = training.updates
-    return RunSpec(
-        id="r", kind="arm", seed=3, start=None, shards="iid-n1", window=WINDOW, settings=training,
-        milestones=tuple(sorted({budget // 2, budget})),
-    )  # fmt: skip
+    return RunSpec(**facts, settings=training, milestones=tuple(sorted({budget // 2, budget})))
 
 
 N = (len(TEXT) - 1) // WINDOW
@@ -51,6 +51,11 @@ SHARDS = [
     Shard(np.arange(0, N, 2, dtype=np.uint32), np.array([1, 3], np.uint32)),
     Shard(np.arange(1, N, 2, dtype=np.uint32), np.array([0, 2], np.uint32)),
 ]
+
+
+def some_start(run):
+    body, head = initialise(run.model, Stream.named(0, "start"))
+    return Start(body[None], head[None])
 
 
 def trainer(run, experts=range(2), start=None, engine="torch"):
@@ -63,7 +68,7 @@ def digest(state):
     out = hashlib.sha256()
     for name in sorted(state.kept):
         out.update(name.encode() + state.kept[name].numpy().tobytes())
-    out.update(np.array(state.history).tobytes())
+    out.update(np.array(state.history).tobytes() + repr(state.drawn).encode())
     return out.hexdigest()
 
 
@@ -106,7 +111,7 @@ METHODS = [{"head": "local"}, {"head": "shared-frozen"}, {"method": "bptt"}, {"l
 @pytest.mark.parametrize("stop_at", [1, 5, 6, 11])
 def test_interrupted_and_continued_is_never_stopped(tmp_path, method, stop_at):
     run = spec(**method)
-    start = initialise(run.model, Stream.named(0, "start"))
+    start = some_start(run)
     whole = trained(run, start=start)
     path = tmp_path / "state.safetensors"
     first = trainer(run, start=start)
@@ -134,7 +139,7 @@ def test_a_state_of_other_settings_or_a_damaged_one_starts_over(tmp_path, caplog
 @pytest.mark.parametrize("method", METHODS[:3], ids=str)
 def test_a_group_gives_the_bytes_of_one_process_each(method, engine):
     run = spec(**method)
-    start = initialise(run.model, Stream.named(0, "start"))
+    start = some_start(run)
     together = trained(run, start=start, engine=engine)
     for e in range(2):
         alone = trained(run, range(e, e + 1), start, engine)
@@ -167,13 +172,13 @@ def test_eggroll_continues_with_its_members_states(tmp_path, state):
 
 def test_a_frozen_head_stays_and_a_local_one_moves():
     run = spec(head="shared-frozen")
-    start = initialise(run.model, Stream.named(0, "start"))
+    start = some_start(run)
     frozen = trainer(run, start=start)
     frozen.train(lambda: None)
-    assert torch.equal(frozen.learner.head[0], start[1])
+    assert torch.equal(frozen.learner.head[0], start.head[0])
     assert not any(name.endswith("head") for name in frozen.progress.kept)
     moved = trained(spec(), start=start)
-    assert not torch.equal(moved.kept[tensor_name(0, 12, "last", "head")], start[1])
+    assert not torch.equal(moved.kept[tensor_name(0, 12, "last", "head")], start.head[0])
 
 
 def test_average_is_the_mean_first_and_exponential_after():
@@ -204,6 +209,49 @@ def test_a_non_finite_loss_stops_with_the_update_named():
     t.learner.theta[1, 0] = float("nan")
     with pytest.raises(SomaError, match=r"the loss of expert 1 is not finite at update 2; lower lr or eps"):
         t.train(lambda: None)
+
+
+def test_a_run_that_may_fail_publishes_what_is_not_a_number():
+    run = spec(may_fail=True)
+    t = trainer(run)
+    for _ in range(3):
+        t._step()
+    t.learner.theta[1, 0] = float("nan")
+    t.train(lambda: None)
+    assert t.progress.failed_at == 4
+    last = t.progress.kept[tensor_name(0, run.updates, "last", "body")]
+    assert torch.isnan(last).all()
+    assert set(t.progress.kept) == set(trained(spec()).kept)
+
+
+def test_a_continued_run_takes_over_weights_and_moments():
+    whole = trained(spec(keep_memory=True))
+    moments = {
+        name: torch.stack([whole.kept[tensor_name(e, 12, MEMORY, name)] for e in range(2)])
+        for name in ("body.m", "body.v", "head.m", "head.v")
+    }
+    body, head = (
+        torch.stack([whole.kept[tensor_name(e, 12, "last", name)] for e in range(2)]) for name in ("body", "head")
+    )
+    run = spec(kind="continuation")
+    again = trainer(run, start=Start(body, head, moments, updates=12))
+    assert all(torch.equal(again.learner.memory[name], moment) for name, moment in moments.items())
+    # The oracle: the same optimiser, told the same gradient as its thirteenth.
+    oracle = trainer(run, start=Start(body, head)).learner
+    gradients = oracle.gradients(0, [oracle._batch(0, 0)], lambda x: [x, x])
+    adam = Adam(run.settings.beta1, run.settings.beta2, run.settings.delta, run.settings.weight_decay)
+    expected, m, v = body.clone(), moments["body.m"].clone(), moments["body.v"].clone()
+    adam.step(expected, gradients[0], m, v, 13, torch.tensor([run.settings.lr] * 2)[:, None])
+    again._step()
+    assert torch.equal(again.learner.theta, expected)
+
+
+def test_what_is_drawn_is_chained_and_equal_for_independent_and_summed_losses():
+    drawn = {loss: trained(spec(loss=loss)).drawn for loss in ("independent", "summed")}
+    assert drawn["independent"] == drawn["summed"]
+    assert len(set(drawn["summed"])) == len(drawn["summed"])  # of every expert and measurement
+    other = trained(spec(seed=4)).drawn
+    assert not set(sum(other, ())) & set(sum(drawn["summed"], ()))
 
 
 def test_batches_stay_inside_windows_and_shards():

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from soma.errors import SomaError
 from soma.manifest import write_json
+from soma.plan import MEASUREMENTS as MEASUREMENTS_OF_RUNS
 from soma.plan import make_plan, settings_files
 from soma.workflow import Settings, campaign_config, code
 
@@ -31,16 +32,10 @@ LOGS, BENCHMARKS, RESUME = (
     f"{RESULTS}/resume",
 )
 
-ROLES = ["validation", "test", "external"]
-TABLES = [
-    "claims",
-    *[f"table{n}" for n in (1, 2, 4, 5, 6, 7, 9)],
-    "costs",
-    "precision",
-    "clusters",
-]
-FIGURES = ["figure1", "precision"]
+MEASURED = list(MEASUREMENTS_OF_RUNS)
+TIMED = ("reference", "inference")
 
+ROLES = ["validation", "test", "external"]
 SETTINGS = Settings(settings_files(PLAN), Path(RESULTS) / "settings")
 SOMA = f"{sys.executable} -m soma.cli"
 
@@ -51,7 +46,8 @@ wildcard_constraints:
     n=r"\d+",
     part=r"\d+-\d+",
     run=r"[a-z0-9.-]+",
-    name=r"[a-z0-9]+",
+    group=r"[a-z0-9.-]+",
+    name=r"[a-z0-9-]+",
 
 
 def settings(name):
@@ -68,9 +64,11 @@ def checkpoints_of(run):
     return [f"{folder}/checkpoints.safetensors" for folder in parts_of(run)]
 
 
-def start_folder(run):
-    """Folder of the run that this one's experts copy, or nothing."""
-    return parts_of(PLAN.runs[run.start])[0] if run.start else None
+def started_from(run, part):
+    """Checkpoints of other runs that the experts of a part start from, and of the head that they share."""
+    run = PLAN.runs[run]
+    folders = [*PLAN.start_folders(run, part), *filter(None, [PLAN.head_folder(run)])]
+    return [f"{RUNS}/{folder}/checkpoints.safetensors" for folder in dict.fromkeys(folders)]
 
 
 def workers_of(run):
@@ -78,6 +76,11 @@ def workers_of(run):
     return (
         CONFIG.compute.ddpp if run.experts == 1 and run.settings.method == "spsa" else 1
     )
+
+
+def threads_of_measurement(name):
+    """What measures time has the machine to itself."""
+    return workflow.cores if name in TIMED else CONFIG.compute.threads
 
 
 def write_report():
@@ -106,5 +109,6 @@ def write_report():
 
 
 def flag(name, value):
-    """A command-line option, or nothing."""
+    """A command-line option, or nothing; a list becomes several words."""
+    value = value if isinstance(value, str) or value is None else " ".join(value)
     return f"--{name} {value}" if value else ""

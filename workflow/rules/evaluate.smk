@@ -1,138 +1,158 @@
-# Losses per document, then their summaries.
+# Losses per document, measurements at checkpoints, and what is summarised from them.
+
+PRODUCTS = CONFIG.products
 
 
-TUNING = CONFIG.products.tuning
-PRECISION_RUN = PLAN.arm_runs[CONFIG.products.precision.arm][0]
+def opened(runs):
+    """Files that a step needs to open trained runs: their checkpoints, and those of the heads they share."""
+    return [file for run in PLAN.files(runs) for file in checkpoints_of(run)]
 
 
-def head_source(run):
-    """The run whose frozen head a run shares, or nothing."""
-    return None if PLAN.runs[run].trains_head else PLAN.runs[run].start
+def routers_of(runs):
+    """Routers that choose among the experts of runs."""
+    counts = sorted({run.experts for run in runs if "clusters" in run.shards})
+    return [f"{ROUTING}/features" for _ in counts[:1]] + [
+        f"{ROUTING}/router-n{n}" for n in counts
+    ]
 
 
-def routed(run):
-    return "clusters" in run.shards
+def group_runs(group):
+    return [run for run, _ in PLAN.group_runs(group).values()]
 
 
 rule evaluate:
     input:
         windows=f"{SETS}/{{role}}.parquet",
-        checkpoints=lambda wc: checkpoints_of(PLAN.runs[wc.run]),
-        start=lambda wc: (
-            checkpoints_of(PLAN.runs[head_source(wc.run)])
-            if head_source(wc.run)
-            else []
-        ),
-        router=lambda wc: (
-            f"{ROUTING}/router-n{PLAN.runs[wc.run].experts}"
-            if routed(PLAN.runs[wc.run])
-            else []
-        ),
-        features=lambda wc: f"{ROUTING}/features" if routed(PLAN.runs[wc.run]) else [],
+        checkpoints=lambda wc: opened(group_runs(wc.group)),
+        routers=lambda wc: routers_of(group_runs(wc.group)),
     output:
-        f"{EVALUATION}/{{role}}/{{run}}.parquet",
+        f"{EVALUATION}/{{role}}/{{group}}.parquet",
     log:
-        f"{LOGS}/evaluate-{{role}}-{{run}}.log",
+        f"{LOGS}/evaluate-{{role}}-{{group}}.log",
     threads: CONFIG.compute.threads
     resources:
         mem_mb=8000,
-        runtime=720,
+        runtime=1440,
     params:
         code=code("evaluate"),
-        settings=lambda wc: settings(f"run-{wc.run}"),
-        file=lambda wc: SETTINGS.path(f"run-{wc.run}"),
-        active=lambda wc: PLAN.active_counts(PLAN.arm_of[wc.run]),
-        parts=lambda wc: parts_of(PLAN.runs[wc.run]),
-        start=lambda wc: (
-            flag("start", start_folder(PLAN.runs[wc.run]))
-            if head_source(wc.run)
-            else ""
-        ),
-        router=lambda wc, input: flag("router", input.router),
-        features=lambda wc, input: flag("features", input.features),
+        settings=lambda wc: settings(f"evaluate-{wc.group}"),
+        file=lambda wc: SETTINGS.path(f"evaluate-{wc.group}"),
         compute=SETTINGS.path("compute"),
     message:
-        "Evaluating {wildcards.run} on the {wildcards.role} set"
+        "Evaluating {wildcards.group} on the {wildcards.role} set"
     shell:
         "{SOMA} evaluate --log {log} --settings {params.file} --role {wildcards.role} --windows {input.windows}"
-        " --parts {params.parts} {params.start} {params.router} {params.features} --active {params.active}"
-        " --compute {params.compute} --threads {threads} --output {output}"
+        " --runs {RUNS} --routing {ROUTING} --compute {params.compute} --threads {threads} --output {output}"
 
 
-def validation_of(arms):
-    """Validation rows of every run of some arms."""
-    return [
-        f"{EVALUATION}/validation/{run.id}.parquet"
-        for arm in arms
-        for run in PLAN.arm_runs[arm]
-    ]
-
-
-TUNED = [name for base in (TUNING.soma, TUNING.spsa) for name in TUNING.variants(base)]
-
-
-rule summarise_backpropagation:
+rule measure:
     input:
-        evaluations=validation_of(
-            [arm for pair in CONFIG.products.backpropagation.pairs for arm in pair]
+        train=f"{CORPUS}/train",
+        validation=f"{SETS}/validation.parquet",
+        checkpoints=lambda wc: opened(PLAN.measured_runs(wc.measured)),
+        shards=lambda wc: sorted(
+            {f"{SHARDS}/{run.shards}" for run in PLAN.measured_runs(wc.measured)}
         ),
+        routers=lambda wc: routers_of(PLAN.measured_runs(wc.measured)),
     output:
-        f"{MEASUREMENTS}/backpropagation.parquet",
+        f"{MEASUREMENTS}/{{measured}}.parquet",
     log:
-        f"{LOGS}/summarise-backpropagation.log",
+        f"{LOGS}/measure-{{measured}}.log",
+    wildcard_constraints:
+        measured="|".join(MEASURED),
+    threads: lambda wc: threads_of_measurement(wc.measured)
     resources:
-        mem_mb=4000,
-        runtime=30,
+        mem_mb=16000,
+        runtime=1440,
     params:
-        code=code("report"),
-        settings=settings("campaign"),
-        file=SETTINGS.path("campaign"),
+        code=lambda wc: code(f"measure.{wc.measured.replace('-', '_')}"),
+        settings=lambda wc: settings(f"measure-{wc.measured}"),
+        file=lambda wc: SETTINGS.path(f"measure-{wc.measured}"),
+        compute=SETTINGS.path("compute"),
     message:
-        "Comparing with backpropagation at equal operations"
+        "Measuring: {wildcards.measured}"
     shell:
-        "{SOMA} summarise-backpropagation --log {log} --settings {params.file} --evaluations {input.evaluations}"
-        " --output {output}"
+        "{SOMA} measure --log {log} --name {wildcards.measured} --settings {params.file} --results {RESULTS}"
+        " --compute {params.compute} --threads {CONFIG.compute.threads} --output {output}"
 
 
-rule search:
-    input:
-        evaluations=validation_of(TUNED),
-    output:
+def evaluated(role, arms):
+    """Per-document losses of arms."""
+    groups = dict.fromkeys(PLAN.group_of[arm] for arm in arms)
+    return [f"{EVALUATION}/{role}/{group}.parquet" for group in groups]
+
+
+FIXED_SIZE = [
+    file for role in ROLES for file in evaluated(role, PRODUCTS.fixed_size.arms)
+]
+CONTROLS = evaluated("test", (*PRODUCTS.fixed_size.arms, *PRODUCTS.controls.arms))
+COSTS = f"{MEASUREMENTS}/costs.parquet"
+SUMMARISED = {
+    "losses": FIXED_SIZE,
+    "differences": FIXED_SIZE,
+    "controls": [*CONTROLS, COSTS],
+    "sizes": CONTROLS,
+    "backpropagation": evaluated("validation", PRODUCTS.backpropagation.arms),
+    "tuning": evaluated("validation", PLAN.groups["tuning"]),
+    "populations": evaluated("validation", PLAN.groups["populations"]),
+    "paired": [
+        *evaluated("test", PRODUCTS.paired.arms),
+        *[
+            f"{folder}/history.parquet"
+            for arm in PRODUCTS.paired.arms
+            for run in PLAN.arm_runs[arm]
+            for folder in parts_of(run)
+        ],
+    ],
+    "allocation": evaluated("test", PRODUCTS.allocation.arms),
+    "active-losses": [f"{MEASUREMENTS}/active.parquet"],
+    "active-differences": [f"{MEASUREMENTS}/active.parquet"],
+    "serving": evaluated("test", PRODUCTS.inference.arms),
+    "tuning-compared": [
         f"{MEASUREMENTS}/tuning.parquet",
+        f"{MEASUREMENTS}/tuning-test.parquet",
+    ],
+    "ablation": evaluated("test", PRODUCTS.ablation.arms),
+    "sweep": [*evaluated("validation", PLAN.groups["sweep"]), COSTS],
+    "sweep-differences": evaluated("validation", PLAN.groups["sweep"]),
+    "budgets": evaluated("validation", PLAN.groups["sweep"]),
+    "best-counts": evaluated("validation", PLAN.groups["sweep"]),
+    "estimators": [
+        *evaluated("test", PRODUCTS.estimators.arms),
+        f"{MEASUREMENTS}/estimator-variance.parquet",
+    ],
+}
+
+
+rule summarise:
+    input:
+        lambda wc: SUMMARISED[wc.summary],
+    output:
+        f"{MEASUREMENTS}/{{summary}}.parquet",
     log:
-        f"{LOGS}/search.log",
+        f"{LOGS}/summarise-{{summary}}.log",
+    wildcard_constraints:
+        summary="|".join(SUMMARISED),
     resources:
-        mem_mb=4000,
-        runtime=30,
+        mem_mb=8000,
+        runtime=60,
     params:
-        code=code("report"),
+        code=code("summarise"),
         settings=settings("campaign"),
         file=SETTINGS.path("campaign"),
     message:
-        "Choosing lr and eps on ensemble validation"
+        "Summarising: {wildcards.summary}"
     shell:
-        "{SOMA} search --log {log} --settings {params.file} --evaluations {input.evaluations} --output {output}"
+        "{SOMA} summarise --log {log} --name {wildcards.summary} --settings {params.file} --evaluation {EVALUATION}"
+        " --measurements {MEASUREMENTS} --runs {RUNS} --output {output}"
 
 
 rule evaluate_chosen:
     input:
         tuning=f"{MEASUREMENTS}/tuning.parquet",
         windows=f"{SETS}/test.parquet",
-        checkpoints=[
-            f
-            for arm in TUNED
-            for run in PLAN.arm_runs[arm]
-            for f in checkpoints_of(run)
-        ],
-        features=f"{ROUTING}/features",
-        routers=sorted(
-            {
-                f"{ROUTING}/router-n{run.experts}"
-                for arm in TUNED
-                for run in PLAN.arm_runs[arm]
-                if routed(run)
-            }
-        ),
+        checkpoints=opened(group_runs("tuning")),
+        routers=routers_of(group_runs("tuning")),
     output:
         f"{MEASUREMENTS}/tuning-test.parquet",
     log:
@@ -151,58 +171,6 @@ rule evaluate_chosen:
     shell:
         "{SOMA} evaluate-chosen --log {log} --settings {params.file} --tuning {input.tuning} --windows {input.windows}"
         " --runs {RUNS} --routing {ROUTING} --compute {params.compute} --threads {threads} --output {output}"
-
-
-rule measure_precision:
-    input:
-        train=f"{CORPUS}/train",
-        checkpoints=checkpoints_of(PRECISION_RUN)[0],
-    output:
-        f"{MEASUREMENTS}/precision.parquet",
-    log:
-        f"{LOGS}/measure-precision.log",
-    threads: CONFIG.compute.threads
-    resources:
-        mem_mb=8000,
-        runtime=60,
-    params:
-        code=code("measure"),
-        settings=settings("precision"),
-        file=SETTINGS.path("precision"),
-        part=parts_of(PRECISION_RUN)[0],
-        compute=SETTINGS.path("compute"),
-    message:
-        "Measuring the precision of the finite difference"
-    shell:
-        "{SOMA} measure-precision --log {log} --settings {params.file} --train {input.train} --part {params.part}"
-        " --compute {params.compute} --threads {threads} --output {output}"
-
-
-rule summarise_losses:
-    input:
-        evaluations=[
-            f"{EVALUATION}/{role}/{run.id}.parquet"
-            for role in ROLES
-            for arm in CONFIG.products.fixed_size.arms
-            for run in PLAN.arm_runs[arm]
-        ],
-    output:
-        losses=f"{MEASUREMENTS}/losses.parquet",
-        differences=f"{MEASUREMENTS}/differences.parquet",
-    log:
-        f"{LOGS}/summarise-losses.log",
-    resources:
-        mem_mb=8000,
-        runtime=60,
-    params:
-        code=code("report"),
-        settings=settings("campaign"),
-        file=SETTINGS.path("campaign"),
-    message:
-        "Bootstrapping losses and differences over documents"
-    shell:
-        "{SOMA} summarise-losses --log {log} --settings {params.file} --evaluations {input.evaluations}"
-        " --losses {output.losses} --differences {output.differences}"
 
 
 rule summarise_costs:
@@ -227,19 +195,18 @@ rule summarise_costs:
             ]
         ],
     output:
-        f"{MEASUREMENTS}/costs.parquet",
+        COSTS,
     log:
         f"{LOGS}/summarise-costs.log",
     resources:
         mem_mb=2000,
         runtime=10,
     params:
-        code=code("report"),
+        code=code("costs"),
         settings=settings("campaign"),
         file=SETTINGS.path("campaign"),
-        parts=[folder for run in PLAN.runs.values() for folder in parts_of(run)],
     message:
         "Adding up the six cost quantities"
     shell:
-        "{SOMA} summarise-costs --log {log} --settings {params.file} --parts {params.parts}"
-        " --benchmarks {input.benchmarks} --output {output}"
+        "{SOMA} summarise-costs --log {log} --settings {params.file} --runs {RUNS} --benchmarks {input.benchmarks}"
+        " --output {output}"

@@ -1,30 +1,69 @@
 # Products: rows to tables and figures.
 
+
+
+def measured(*names):
+    return [f"{MEASUREMENTS}/{name}.parquet" for name in names]
+
+
+EVIDENCE = (
+    *("differences", "tuning-compared", "objective", "paired", "variance", "reference"),
+    *("sweep-differences", "inference", "serving", "active-differences", "active"),
+    *("ablation", "allocation", "backpropagation"),
+)
 TABLE_INPUTS = {
-    "claims": [
-        f"{MEASUREMENTS}/{name}.parquet"
-        for name in ("differences", "backpropagation", "tuning", "tuning-test")
-    ],
+    "claims": measured(*EVIDENCE),
+    "controls": measured("controls"),
+    "sizes": measured("sizes"),
     "table1": [f"{SETS}/validation.json", f"{SETS}/test.json"],
     "table2": [],
-    "table4": [f"{MEASUREMENTS}/losses.parquet"],
-    "table5": [f"{MEASUREMENTS}/backpropagation.parquet"],
-    "table6": [f"{MEASUREMENTS}/tuning.parquet"],
-    "table7": [f"{MEASUREMENTS}/tuning.parquet", f"{MEASUREMENTS}/tuning-test.parquet"],
-    "table9": [f"{MEASUREMENTS}/losses.parquet"],
-    "costs": [f"{MEASUREMENTS}/costs.parquet"],
-    "precision": [f"{MEASUREMENTS}/precision.parquet"],
+    "table3": measured("costs", "reference"),
+    "table4": measured("losses"),
+    "table5": measured("backpropagation"),
+    "table6": measured("tuning"),
+    "table7": measured("tuning-compared"),
+    "table8": measured("reference"),
+    "table9": measured("losses"),
+    "table10": measured("budgets"),
+    "table11": measured("allocation"),
+    "table12": measured("inference"),
+    "table13": measured("serving", "inference", "costs"),
+    "ablation": measured("ablation"),
+    "populations": measured("populations"),
+    "estimators": measured("estimators"),
+    "costs": measured("costs"),
+    "precision": measured("precision"),
     "clusters": [f"{ROUTING}/clusters-n{n}.json" for n in PLAN.expert_counts],
 }
 CATEGORY = {
     "claims": "1 What was reproduced",
-    "costs": "4 Costs",
-    "clusters": "5 Clusters",
-    "precision": "6 Beyond the paper",
+    "controls": "2 Controls",
+    "sizes": "2 Controls",
+    "precision": "2 Controls",
+    "costs": "5 Costs",
+    "clusters": "6 More",
+    "ablation": "6 More",
+    "populations": "6 More",
+    "estimators": "6 More",
 }
 FIGURE_INPUTS = {
-    "figure1": [f"{MEASUREMENTS}/losses.parquet", f"{MEASUREMENTS}/costs.parquet"],
-    "precision": [f"{MEASUREMENTS}/precision.parquet"],
+    "figure1": measured("losses", "costs"),
+    "figure4": measured("paired"),
+    "figure5": measured("reference"),
+    "figure6": measured("serving", "inference"),
+    "figure7": measured("sweep"),
+    "figure8": measured("sweep"),
+    "figure9": measured("ablation"),
+    "figure10": measured("variance"),
+    "figure11": measured("objective"),
+    "figure13": measured("sweep"),
+    "figure14": measured("best-counts"),
+    "figure15": measured("serving", "inference", "costs"),
+    "figure16": measured("active-losses"),
+    "figure17": measured("active"),
+    "precision": measured("precision"),
+    "sizes": measured("sizes"),
+    "estimators": measured("estimators"),
 }
 
 
@@ -38,7 +77,7 @@ rule table:
         html=report(
             f"{TABLE_DIR}/{{name}}.html",
             caption="../report/table.rst",
-            category=lambda wc: CATEGORY.get(wc.name, "2 Tables"),
+            category=lambda wc: CATEGORY.get(wc.name, "3 Tables"),
             labels=lambda wc: {"table": wc.name, "campaign": CONFIG.campaign},
         ),
     log:
@@ -64,7 +103,7 @@ rule figure:
         svg=report(
             f"{FIGURE_DIR}/{{name}}.svg",
             caption="../report/figure.rst",
-            category=lambda wc: CATEGORY.get(wc.name, "3 Figures"),
+            category=lambda wc: CATEGORY.get(wc.name, "4 Figures"),
             labels=lambda wc: {"figure": wc.name, "campaign": CONFIG.campaign},
         ),
         png=f"{FIGURE_DIR}/{{name}}.png",

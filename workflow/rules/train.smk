@@ -6,11 +6,7 @@ rule train_seed:
     input:
         train=f"{CORPUS}/train",
         shards=lambda wc: f"{SHARDS}/{PLAN.runs[wc.run].shards}",
-        start=lambda wc: (
-            checkpoints_of(PLAN.runs[PLAN.runs[wc.run].start])
-            if PLAN.runs[wc.run].start
-            else []
-        ),
+        start=lambda wc: started_from(wc.run, wc.part),
     output:
         checkpoints=f"{RUNS}/{{run}}/{{part}}/checkpoints.safetensors",
         history=f"{RUNS}/{{run}}/{{part}}/history.parquet",
@@ -31,7 +27,10 @@ rule train_seed:
         code=code("train"),
         settings=lambda wc: settings(f"run-{wc.run}"),
         file=lambda wc: SETTINGS.path(f"run-{wc.run}"),
-        start=lambda wc: flag("start", start_folder(PLAN.runs[wc.run])),
+        start=lambda wc: flag(
+            "start", PLAN.start_folders(PLAN.runs[wc.run], wc.part)
+        ),
+        head=lambda wc: flag("head", PLAN.head_folder(PLAN.runs[wc.run])),
         resume=f"{RESUME}/{{run}}/{{part}}",
         folder=f"{RUNS}/{{run}}/{{part}}",
         compute=SETTINGS.path("compute"),
@@ -39,7 +38,7 @@ rule train_seed:
         "Training {wildcards.run}, expert {wildcards.part}"
     shell:
         "{SOMA} train --log {log} --settings {params.file} --part {wildcards.part} --train {input.train}"
-        " --shards {input.shards} {params.start} --resume {params.resume} --output {params.folder}"
+        " --shards {input.shards} --runs {RUNS} {params.start} {params.head} --resume {params.resume} --output {params.folder}"
         " --compute {params.compute} --threads {CONFIG.compute.threads} --workers {resources.workers}"
 
 

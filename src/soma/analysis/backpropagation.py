@@ -37,6 +37,7 @@ def summarise(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
                 row[name] = float(np.mean([v[0] for v in values])) if values else float("nan")
                 row[f"{name}_interpolated"] = any(v[2] for v in values)
                 row[f"{name}_runs"] = " ".join(r.id for r in plan.arm_runs[arm])
+            row["run"] = f"{row['zeroth_order_runs']} {row['bptt_runs']}"
             seeds = sorted(found["zeroth_order"].keys() & found["bptt"].keys())
             out.append(row | _difference(found, seeds))
     return pd.DataFrame(out)

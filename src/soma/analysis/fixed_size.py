@@ -2,45 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 
 from soma.analysis.bootstrap import interval_columns, percentile_interval, seed_interval
+from soma.analysis.contrasts import Side, contrast, scores_of
 from soma.analysis.scores import Scores
-from soma.errors import SomaError
 from soma.plan import Plan
-from soma.rng import Stream
+from soma.rows import ITERATES
 
 
-def summarise(plan: Plan, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Losses of every arm and its differences from the arm that the claim is about.
+def losses(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+    """Losses of every arm.
 
     Args:
         rows: per-document losses of all runs on all sets (`evaluate.COLUMNS`).
 
     Returns:
-        losses: one row per (set, split, arm, seed, update, iterate, k); `seed` is missing in the mean over seeds.
-            `low` and `high` bound the 95 % interval over documents, `seed_low` and `seed_high` the one over seeds.
-        differences: one row per (set, split, other arm, iterate) at the end of the budget, SOMA minus the other,
-            over the seeds that both have.
+        One row per (set, split, arm, seed, update, iterate, k); `seed` is missing in the mean over seeds. `low` and
+        `high` bound the 95 % interval over documents, `seed_low` and `seed_high` the one over seeds.
     """
-    losses, differences = [], []
+    out = [
+        where | row
+        for where, scores in _by_set(plan, rows)
+        for arm in plan.config.products.fixed_size.arms
+        for row in _arm_losses(plan, arm, scores)
+    ]
+    return pd.DataFrame(out).astype({"seed": "Int64"})
+
+
+def differences(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+    """SOMA minus each other arm at the end of the budget, one row per (set, split, other arm, iterate)."""
     product = plan.config.products.fixed_size
+    out = [
+        where
+        | {"soma": product.soma, "other": other, "iterate": iterate}
+        | contrast(plan, scores, Side(product.soma, iterate=iterate), Side(other, iterate=iterate))
+        for where, scores in _by_set(plan, rows)
+        for other in (*product.against, *product.also)
+        for iterate in ITERATES
+    ]
+    return pd.DataFrame(out)
+
+
+def _by_set(plan: Plan, rows: pd.DataFrame) -> Iterator[tuple[dict[str, object], Scores]]:
     for (set_, split), group in rows.groupby(["set", "split"], sort=True):
-        stream = Stream.named(plan.config.seed, "bootstrap", str(set_), str(split))
-        scores = Scores(group, plan.config.bootstrap_draws, stream)
-        where = {"set": set_, "split": split, "documents": scores.documents, "bytes": scores.bytes}
-        for arm in product.arms:
-            losses += [where | row for row in _arm_losses(plan, arm, scores)]
-        for other in (*product.against, *product.also):
-            differences += [where | row for row in _arm_differences(plan, product.soma, other, scores)]
-    return pd.DataFrame(losses).astype({"seed": "Int64"}), pd.DataFrame(differences)
+        scores = scores_of(plan, group)
+        yield {"set": set_, "split": split, "documents": scores.documents, "bytes": scores.bytes}, scores
 
 
 def _arm_losses(plan: Plan, arm: str, scores: Scores) -> list[dict[str, object]]:
     out: list[dict[str, object]] = []
     runs = plan.arm_runs[arm]
     for update in runs[0].milestones:
-        for iterate in ("last", "average"):
+        for iterate in ITERATES:
             for k in plan.active_counts(arm):
                 mean, draws = scores.loss([(run.id, update, iterate, k) for run in runs])
                 base = {
@@ -58,25 +74,4 @@ def _arm_losses(plan: Plan, arm: str, scores: Scores) -> list[dict[str, object]]
                     | {"run": ids, "seed": None, "seeds": len(runs)}
                     | interval_columns("loss", interval, seed_interval(mean))
                 )
-    return out
-
-
-def _arm_differences(plan: Plan, soma: str, other: str, scores: Scores) -> list[dict[str, object]]:
-    ours, theirs = ({run.seed: run for run in plan.arm_runs[arm]} for arm in (soma, other))
-    seeds = [seed for seed in ours if seed in theirs]
-    if not seeds:
-        raise SomaError(f"the arms `{soma}` and `{other}` share no seed, so they cannot be compared; give them one.")
-    out: list[dict[str, object]] = []
-    for iterate in ("last", "average"):
-        keys = [
-            [(runs[s].id, runs[s].updates, iterate, plan.arms[arm].active) for s in seeds]
-            for arm, runs in ((soma, ours), (other, theirs))
-        ]
-        (mean_a, draws_a), (mean_b, draws_b) = scores.loss(keys[0]), scores.loss(keys[1])
-        per_seed = mean_a - mean_b
-        interval = percentile_interval(float(per_seed.mean()), (draws_a - draws_b).mean(axis=1))
-        runs = " ".join(key[0] for key in keys[0] + keys[1])
-        row = {"soma": soma, "other": other, "iterate": iterate, "seeds": len(seeds), "run": runs}
-        wins = {"seeds_won": int((per_seed < 0).sum())}
-        out.append(row | wins | interval_columns("difference", interval, seed_interval(per_seed)))
     return out

@@ -39,9 +39,10 @@ class Scores:
         return self._means[columns], self._draws[:, columns]
 
     def at_budget(
-        self, run: str, updates: Sequence[int], operations: Sequence[int], budget: float, iterate: str, k: int
+        self, run: str, updates: Sequence[int], operations: Sequence[float], budget: float, iterate: str, k: int
     ) -> tuple[float, NDArray[np.float64], bool] | None:
-        """Loss of a run at a budget of operations, its draws [R], and whether it lies between two milestones.
+        """Loss of a run at a budget of operations (or of seconds), its draws [R], and whether it lies between two
+        milestones.
 
         Linear between the neighbouring milestones, draw by draw. None before the first and after the last: nothing is
         extrapolated.

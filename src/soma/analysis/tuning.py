@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from soma.errors import SomaError
 from soma.plan import Plan
 
 
@@ -28,24 +29,10 @@ def search(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     out: list[dict[str, Any]] = []
     for base in (tuning.soma, tuning.spsa):
         found: list[dict[str, Any]] = []
-        for name, (lr, eps) in tuning.variants(base).items():
-            losses = np.array([_final_loss(plan, rows, name, run.id) for run in plan.arm_runs[name]])
-            finite = np.isfinite(losses)
-            found.append(
-                {
-                    "base": base,
-                    "arm": name,
-                    "lr": lr,
-                    "eps": eps,
-                    "loss": float(losses.mean()) if finite.all() else float("nan"),
-                    "sd": float(losses.std(ddof=1)) if finite.all() else float("nan"),
-                    "seeds": len(losses),
-                    "failed": int((~finite).sum()),
-                    "run": " ".join(run.id for run in plan.arm_runs[name]),
-                }
-            )
-        losses = np.array([row["loss"] for row in found])
-        best = int(np.nanargmin(losses))
+        for name, change in tuning.variants(base).items():
+            rates = {"lr": change["lr"], "eps": change["eps"]}
+            found.append({"base": base, "arm": name, **rates, **_outcome(plan, rows, name)})
+        best = _best(found, base)
         for i, row in enumerate(found):
             tried = {axis: sorted({r[axis] for r in found}) for axis in ("lr", "eps")}
             ends = [axis for axis, values in tried.items() if len(values) > 1 and row[axis] in (values[0], values[-1])]
@@ -53,10 +40,53 @@ def search(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(out)
 
 
-def chosen_runs(plan: Plan, searched: pd.DataFrame) -> list[str]:
-    """The runs that are tested: every seed of both chosen settings."""
+def search_populations(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+    """The search for EGGROLL's settings, on ensemble validation.
+
+    Returns:
+        One row per setting with its values, `loss`, `sd`, `seeds`, `failed`, `chosen`, and `configured`: whether the
+        arm of the comparison has it.
+    """
+    product = plan.config.products.populations
+    configured = plan.arms[product.arm].eggroll if product.arm in plan.arms else None
+    found: list[dict[str, Any]] = []
+    for setting, name in zip(product.settings, plan.groups["populations"], strict=True):
+        values = setting.model_dump()
+        own = {key: getattr(configured, key, None) for key in values}
+        row = _outcome(plan, rows, name)
+        updates = plan.arm_runs[name][0].updates
+        found.append({"arm": name, **values, "updates": updates, **row, "configured": own == values})
+    best = _best(found, product.arm)
+    return pd.DataFrame([row | {"chosen": i == best} for i, row in enumerate(found)])
+
+
+def _outcome(plan: Plan, rows: pd.DataFrame, arm: str) -> dict[str, Any]:
+    """Loss of a setting over its seeds; a run that did not end with a finite loss is a failure."""
+    runs = plan.arm_runs[arm]
+    losses = np.array([_final_loss(plan, rows, arm, run.id) for run in runs])
+    finite = np.isfinite(losses)
+    whole = bool(finite.all())
+    return {
+        "loss": float(losses.mean()) if whole else float("nan"),
+        "sd": float(losses.std(ddof=1)) if whole and len(losses) > 1 else float("nan"),
+        "seeds": len(losses),
+        "failed": int((~finite).sum()),
+        "run": " ".join(run.id for run in runs),
+    }
+
+
+def _best(found: list[dict[str, Any]], base: str) -> int:
+    """The setting with the lowest loss; the first of equal ones."""
+    losses = np.array([row["loss"] for row in found])
+    if np.isnan(losses).all():
+        raise SomaError(f"every setting of `{base}` that was tried failed; lower the rates or steps that are tried.")
+    return int(np.nanargmin(losses))
+
+
+def chosen_runs(plan: Plan, searched: pd.DataFrame) -> list[tuple[str, str]]:
+    """The runs that are tested, each with its arm: every seed of both chosen settings."""
     names = searched.loc[searched["chosen"], "arm"]
-    return [run.id for name in names for run in plan.arm_runs[str(name)]]
+    return [(run.id, str(name)) for name in names for run in plan.arm_runs[str(name)]]
 
 
 def compare(plan: Plan, searched: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:

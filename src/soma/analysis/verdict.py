@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not testable at this scale", "not run"]
+Side = Literal["for", "against", "neither"]
 
 RULE = (
-    "A difference supports a claim when its 95 % interval over documents and its 95 % interval over seeds both "
-    "exclude zero on the claim's side, and contradicts it when both exclude zero on the other side. A claim is "
-    "*reproduced* when every difference it speaks of supports it, *not reproduced* when at least one contradicts "
-    "it, and *inconclusive* otherwise; with a single seed there is no interval over seeds, so the verdict cannot be "
-    "more than inconclusive. A claim that the configuration declares untestable at this scale, with its reason, "
-    "stays so whatever was measured."
+    "Every claim is put as differences that it says are negative (ratios by their logarithm, predictions by the "
+    "distance from them less what is allowed). A difference is *for* the claim when its 95 % interval over seeds, "
+    "and where losses are compared also its 95 % interval over documents, lie below zero, *against* it when they "
+    "lie above zero, and *neither* otherwise; with a single seed there is no interval over seeds, so it is "
+    "neither. A claim is *reproduced* when every difference is for it, *not reproduced* when at least one is "
+    "against it, and *inconclusive* otherwise. A claim that the configuration declares untestable at this scale, "
+    "with its reason, stays so whatever was measured."
 )
 
 
@@ -26,36 +28,35 @@ class Difference:
     name: str
     mean: float
     low: float
+    """95 % interval over documents; not a number where none were resampled."""
     high: float
     seed_low: float
     seed_high: float
     seeds: int
+    run: str = ""
+    """The runs that it was measured on."""
+    unit: str = "nats per byte"
 
-    def side(self) -> int:
-        """-1: supports, +1: contradicts, 0: neither."""
+    def side(self) -> Side:
+        """Which side of zero the intervals lie on."""
         if math.isnan(self.seed_low):
-            return 0
-        lows, highs = (self.low, self.seed_low), (self.high, self.seed_high)
-        return -1 if max(highs) < 0 else 1 if min(lows) > 0 else 0
+            return "neither"
+        lows = [x for x in (self.low, self.seed_low) if not math.isnan(x)]
+        highs = [x for x in (self.high, self.seed_high) if not math.isnan(x)]
+        return "for" if max(highs) < 0 else "against" if min(lows) > 0 else "neither"
 
 
 def judge(differences: Sequence[Difference], untestable: str | None = None) -> tuple[Verdict, str]:
     """The verdict and the reason for it."""
-    if not differences:
-        return "not run", "not measured by this campaign"
     if untestable is not None:
         return "not testable at this scale", untestable
-    against = [d.name for d in differences if d.side() > 0]
-    if against:
-        return "not reproduced", f"the opposite holds against {', '.join(against)}"
-    undecided = [d.name for d in differences if d.side() == 0]
-    if not undecided:
-        return "reproduced", "every difference excludes zero, over documents and over seeds"
+    if not differences:
+        return "not run", "not measured by this campaign"
+    sides = [d.side() for d in differences]
+    if "against" in sides:
+        return "not reproduced", f"{sides.count('against')} of {len(sides)} differences are against it"
+    if "neither" not in sides:
+        return "reproduced", "every difference is for it"
     if any(d.seeds < 2 for d in differences):
         return "inconclusive", "one seed gives no interval over seeds"
-    return "inconclusive", f"an interval includes zero against {', '.join(undecided)}"
-
-
-def from_row(row: Any, name: str) -> Difference:
-    """From a row of `fixed_size.summarise`'s differences."""
-    return Difference(name, row.difference, row.low, row.high, row.seed_low, row.seed_high, row.seeds)
+    return "inconclusive", f"{sides.count('neither')} of {len(sides)} differences have an interval that includes zero"

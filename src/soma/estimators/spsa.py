@@ -1,6 +1,14 @@
-"""SPSA: central differences along random directions (docs/paper.md section 4).
+"""SPSA: differences of losses along random directions (docs/paper.md section 4), and what it is compared with.
 
-    g = 1/n_pert * sum_j [L(theta + eps z_j) - L(theta - eps z_j)] / (2 eps) * z_j
+    g = 1/n_pert * sum_j D_j z_j,  with L+- = L(theta +- eps z_j), L0 = L(theta) on the same batch
+
+    central      D = (L+ - L-) / (2 eps)            the paper's; its bias is O(eps^2)
+    one-sided    D = (L+ - L0) / eps                half the forwards, and bias O(eps)
+    curvature    D = (L+ - L-) / (2 eps c)          1.5-SPSA, c = max((|L+ - 2 L0 + L-| / eps^2)^0.1, 1)
+    alternating  D = (L+ - L0) / eps at even updates, (L0 - L-) / eps along the same directions at odd ones
+
+The error of a one-sided difference is eps z^T H z / 2 to first order, with the sign of the side. Updates 2t and 2t + 1
+of `alternating` therefore carry opposite ones, which cancel in Adam's momentum as far as the weights have not moved.
 
 Shapes: E experts, J = n_pert directions, M body parameters.
 """
@@ -9,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +26,12 @@ from torch import Tensor
 from soma.forward.engine import Engine
 from soma.models.spec import LSTMSpec
 from soma.probes import Probes
+from soma.settings.training import Difference
 
 Loss = Literal["independent", "summed"]
+
+CURVATURE_POWER: Final = 0.1
+"""alpha of 1.5-SPSA, as in its author's public code, whose floor of c is 1 too."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +41,12 @@ class Estimate:
     gradient: NDArray[np.float64]
     """[E, M]"""
     loss: NDArray[np.float64]
-    """Mean over all perturbed copies, nats per byte, [E]."""
+    """Mean over all losses that were evaluated, nats per byte, [E]."""
+
+
+def turn(difference: Difference, update: int) -> tuple[int, int]:
+    """Which update's directions an update uses, and on which side, 1 or -1, a one-sided difference takes them."""
+    return (update // 2, 1 - 2 * (update % 2)) if difference == "alternating" else (update, 1)
 
 
 def estimate(
@@ -41,6 +58,8 @@ def estimate(
     probes: Sequence[Probes],
     eps: list[float],
     loss: Loss = "independent",
+    difference: Difference = "central",
+    side: int = 1,
 ) -> Estimate:
     """Average over accumulated batches, each with directions of its own.
 
@@ -48,18 +67,29 @@ def estimate(
         theta: bodies [E, M]; left as they are.
         head: tied heads [E, V, H], never perturbed.
         batches: one uint8 array [E, B, T + 1] per accumulated batch.
-        probes: the directions of each batch, used with both signs.
+        probes: the directions of each batch.
         eps: perturbation size of each expert.
         loss: what multiplies an expert's probe: the difference of its own loss, or of the sum of all experts' losses.
             The mean is the same, since the others' differences do not depend on its probe; the variance is not.
+        difference: how a slope along a direction is taken.
+        side: the sign of the step of `one-sided` and `alternating` differences (`turn`).
     """
+    signs = (1, -1) if difference in ("central", "curvature") else (side,)
     gradient = np.zeros((theta.shape[0], spec.size))
     mean = np.zeros(theta.shape[0])
     for tokens, directions in zip(batches, probes, strict=True):
-        losses = engine.losses(spec, theta, head, tokens, directions, eps)
-        coefficients = central_differences(losses, eps, loss) / losses.shape[1]
-        gradient += engine.combine(directions, coefficients)
-        mean += losses.mean(axis=(1, 2))
+        losses = engine.losses(spec, theta, head, tokens, directions, eps, signs)
+        if difference == "central":
+            slopes = central_differences(losses, eps, loss)
+            mean += losses.mean(axis=(1, 2))
+        else:
+            centre = engine.token_losses(spec, theta, head, tokens).mean(axis=(1, 2))
+            mean += np.column_stack([losses.reshape(len(losses), -1), centre]).mean(axis=1)
+            if difference == "curvature":
+                slopes = curvature_scaled_differences(losses, centre, eps, loss)
+            else:
+                slopes = one_sided_differences(losses, centre, eps, side, loss)
+        gradient += engine.combine(directions, slopes / losses.shape[1])
     return Estimate(gradient / len(batches), mean / len(batches))
 
 
@@ -67,7 +97,28 @@ def central_differences(
     losses: NDArray[np.float64], eps: list[float], loss: Loss = "independent"
 ) -> NDArray[np.float64]:
     """[L+ - L-] / (2 eps) for losses [E, J, 2], with L summed over experts if `loss` says so; float64 [E, J]."""
-    difference = losses[..., 0] - losses[..., 1]
-    if loss == "summed":
-        difference = np.broadcast_to(difference.sum(axis=0), difference.shape)
-    return difference / (2 * np.array(eps)[:, None])
+    return _over_experts(losses[..., 0] - losses[..., 1], loss) / (2 * np.array(eps)[:, None])
+
+
+def one_sided_differences(
+    losses: NDArray[np.float64],
+    centre: NDArray[np.float64],
+    eps: list[float],
+    side: int = 1,
+    loss: Loss = "independent",
+) -> NDArray[np.float64]:
+    """[L - L0] / (side eps) for losses [E, J, 1] on that side and centre [E]; float64 [E, J]."""
+    return _over_experts(losses[..., 0] - centre[:, None], loss) / (side * np.array(eps)[:, None])
+
+
+def curvature_scaled_differences(
+    losses: NDArray[np.float64], centre: NDArray[np.float64], eps: list[float], loss: Loss = "independent"
+) -> NDArray[np.float64]:
+    """Central differences of losses [E, J, 2] over c, from the second difference with centre [E]; float64 [E, J]."""
+    second = _over_experts((losses - centre[:, None, None]).sum(axis=2), loss) / np.square(eps)[:, None]
+    return central_differences(losses, eps, loss) / np.maximum(np.abs(second) ** CURVATURE_POWER, 1.0)
+
+
+def _over_experts(difference: NDArray[np.float64], loss: Loss) -> NDArray[np.float64]:
+    """An expert's own difference [E, J], or that of the sum over all experts."""
+    return np.broadcast_to(difference.sum(axis=0), difference.shape) if loss == "summed" else difference

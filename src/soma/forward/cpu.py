@@ -1,9 +1,11 @@
 """The CPU engine: a fused C++ kernel, one perturbed copy per thread at a time (csrc/, built by setup.py).
 
 The batch lies in SIMD lanes and the whole network runs per time step, so that weights and activations of a copy stay in
-cache and nothing but losses is written. Probes are regenerated from their counters inside the kernel.
+cache and nothing but losses is written. Rademacher probes are regenerated from their counters inside the kernel;
+Gaussian ones are handed to it.
 
-Shapes: E experts, J directions, B sequences, T predicted bytes, M body parameters, V = 256 bytes, H embedding width.
+Shapes: E experts, J directions, S signs, B sequences, T predicted bytes, M body parameters, V = 256 bytes, H embedding
+width.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ from soma.probes import Probes, kept_bits
 INSTRUCTION_SETS = ("avx512", "avx2", "plain")
 """From the fastest to the one that every machine has."""
 
+_NORMALS = 1 << 28
+"""Numbers of Gaussian probes handed over at once (1 GB); more directions are done in turn, with the same result."""
+
 _int, _long, _pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
 
 
@@ -40,8 +45,9 @@ class _Problem(ctypes.Structure):
         *((name, _long) for name in ("theta_stride", "head_stride")),
         ("tokens", _pointer),
         ("key", ctypes.c_uint64),
-        *((name, ctypes.c_uint32) for name in ("update", "reserved")),
-        *((name, _pointer) for name in ("expert_ids", "direction_ids", "kept", "steps")),
+        ("update", ctypes.c_uint32),
+        ("signs", _int),
+        *((name, _pointer) for name in ("expert_ids", "direction_ids", "kept", "normals", "steps")),
         *((name, _pointer) for name in ("sequence_losses", "token_losses", "hidden")),
     )
 
@@ -76,18 +82,30 @@ class CpuEngine(Engine):
         )
 
     def losses(
-        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8], probes: Probes, eps: list[float]
+        self,
+        spec: LSTMSpec,
+        theta: Tensor,
+        head: Tensor,
+        tokens: NDArray[np.uint8],
+        probes: Probes,
+        eps: list[float],
+        signs: tuple[int, ...] = (1, -1),
     ) -> NDArray[np.float64]:
         problem = _model(spec, theta, head, tokens)
         if not problem.experts == len(probes.experts) == len(eps):
             raise ValueError(f"{problem.experts} experts, probes for {len(probes.experts)}, {len(eps)} values of eps")
         if probes.spec != spec:
             raise ValueError(f"probes are for {probes.spec}, the model is {spec}")
+        chunk = max(1, _NORMALS // (problem.experts * spec.size))
+        if probes.kind == "gaussian" and len(probes.directions) > chunk:
+            parts = (probes.part(slice(None), slice(i, i + chunk)) for i in range(0, len(probes.directions), chunk))
+            return np.concatenate([self.losses(spec, theta, head, tokens, p, eps, signs) for p in parts], axis=1)
         _probes(problem, probes)
-        problem.steps = problem.hold(np.array(eps, dtype=np.float32))
-        out = np.empty((problem.experts, problem.directions, 2, problem.batch))
+        problem.signs = len(signs)
+        problem.steps = problem.hold(np.outer(eps, signs).astype(np.float32))
+        out = np.empty((problem.experts, problem.directions, len(signs), problem.batch))
         problem.sequence_losses = out.ctypes.data
-        if problem.directions:
+        if out.size:
             _check(self._library.soma_forward(ctypes.byref(problem)))
         # Summed sequence by sequence, so that the order is stated here and not by numpy's choice of algorithm.
         total = np.zeros(out.shape[:3])
@@ -113,6 +131,8 @@ class CpuEngine(Engine):
 
     def packed(self, probes: Probes) -> NDArray[np.uint32]:
         """`probes.packed()`, computed by the kernel; [E, J, blocks, 4]."""
+        if probes.kind == "gaussian":
+            raise ValueError("a gaussian probe has no bits; use its normals")
         problem = _Problem()
         _probes(problem, probes)
         out = np.empty((len(probes.experts), len(probes.directions), -(-probes.spec.size // 64), 4), dtype=np.uint32)
@@ -124,6 +144,8 @@ class CpuEngine(Engine):
         shape = (len(probes.experts), len(probes.directions))
         if coefficients.dtype != np.float64 or coefficients.shape != shape:
             raise ValueError(f"coefficients must be float64 {shape}, not {coefficients.dtype} {coefficients.shape}")
+        if probes.kind == "gaussian":
+            return super().combine(probes, coefficients)
         problem = _Problem()
         _probes(problem, probes)
         out = np.empty((shape[0], probes.spec.size))
@@ -203,7 +225,10 @@ def _probes(problem: _Problem, probes: Probes) -> None:
     problem.key, problem.update = probes.stream.key, probes.update & 0xFFFFFFFF
     problem.expert_ids = problem.hold(np.array(probes.experts, dtype=np.uint32))
     problem.direction_ids = problem.hold(np.array(probes.directions, dtype=np.uint32))
-    problem.kept = problem.hold(np.ascontiguousarray(kept_bits(probes.spec, probes.kind)))
+    if probes.kind == "gaussian":
+        problem.normals = problem.hold(probes.normals())
+    else:
+        problem.kept = problem.hold(np.ascontiguousarray(kept_bits(probes.spec, probes.kind)))
 
 
 def _check(status: int) -> None:

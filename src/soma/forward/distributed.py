@@ -5,7 +5,7 @@ exchange the losses alone, a few numbers per direction, and each replays all pro
 result has the same bytes for any number of workers. `dense` sums gradient estimates instead, as the paper's workers do;
 it is there to time that, and its sums depend on the number of workers.
 
-Shapes: E experts, J directions, M body parameters.
+Shapes: E experts, J directions, S signs, M body parameters.
 """
 
 from __future__ import annotations
@@ -100,15 +100,22 @@ class DistributedEngine(Engine):
         self.name = engine.name
 
     def losses(
-        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8], probes: Probes, eps: list[float]
+        self,
+        spec: LSTMSpec,
+        theta: Tensor,
+        head: Tensor,
+        tokens: NDArray[np.uint8],
+        probes: Probes,
+        eps: list[float],
+        signs: tuple[int, ...] = (1, -1),
     ) -> NDArray[np.float64]:
         own = _share(len(probes.directions), rank(), workers())
-        mine = np.empty((len(probes.experts), 0, 2))
+        mine = np.empty((len(probes.experts), 0, len(signs)))
         if own:
             part = replace(probes, directions=probes.directions[own.start : own.stop])
-            mine = self.engine.losses(spec, theta, head, tokens, part, eps)
+            mine = self.engine.losses(spec, theta, head, tokens, part, eps, signs)
         most = len(_share(len(probes.directions), 0, workers()))
-        padded = torch.zeros(mine.shape[0], most, 2, dtype=torch.float64)
+        padded = torch.zeros(mine.shape[0], most, len(signs), dtype=torch.float64)
         padded[:, : mine.shape[1]] = torch.from_numpy(mine)
         padded = padded.to(_collective_device())
         gathered = [torch.empty_like(padded) for _ in range(workers())]

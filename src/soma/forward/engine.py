@@ -1,9 +1,10 @@
-"""One interface for the operation that nearly all compute goes into: the losses L(theta +- eps z_j) of one batch.
+"""One interface for the operation that nearly all compute goes into: the losses L(theta + s eps z_j) of one batch.
 
 Every engine draws the same directions (soma.probes) and agrees with the float64 `reference` on the losses; they
 differ in speed and rounding only. Losses are averaged in float64, so that differences are of float64 numbers.
 
-Shapes: E experts, J directions, B sequences, T predicted bytes, M body parameters, V = 256 bytes, H embedding width.
+Shapes: E experts, J directions, S signs, B sequences, T predicted bytes, M body parameters, V = 256 bytes, H embedding
+width.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from soma.errors import SomaError
 from soma.models.spec import LSTMSpec
-from soma.probes import Probes, combine
+from soma.probes import Probes
 
 log = logging.getLogger("soma.forward")
 
@@ -31,9 +32,16 @@ class Engine(ABC):
 
     @abstractmethod
     def losses(
-        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8], probes: Probes, eps: list[float]
+        self,
+        spec: LSTMSpec,
+        theta: Tensor,
+        head: Tensor,
+        tokens: NDArray[np.uint8],
+        probes: Probes,
+        eps: list[float],
+        signs: tuple[int, ...] = (1, -1),
     ) -> NDArray[np.float64]:
-        """Mean loss in nats per byte at theta + eps z_j and theta - eps z_j; float64 [E, J, 2]."""
+        """Mean loss in nats per byte at theta + s eps z_j for every s of `signs`; float64 [E, J, S]."""
 
     @abstractmethod
     def token_losses(
@@ -47,7 +55,7 @@ class Engine(ABC):
 
     def combine(self, probes: Probes, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """sum_j c_j z_j in the order of j for c [E, J]; float64 [E, M], the same bits on every engine."""
-        return combine(probes.packed(), coefficients, probes.spec.size)
+        return probes.combine(coefficients)
 
 
 def create(name: str, device: str = "cpu") -> Engine:

@@ -19,14 +19,21 @@ class ReferenceEngine(Engine):
     name = "reference"
 
     def losses(
-        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8], probes: Probes, eps: list[float]
+        self,
+        spec: LSTMSpec,
+        theta: Tensor,
+        head: Tensor,
+        tokens: NDArray[np.uint8],
+        probes: Probes,
+        eps: list[float],
+        signs: tuple[int, ...] = (1, -1),
     ) -> NDArray[np.float64]:
-        signs = torch.from_numpy(probes.signs()).double()
-        out = np.empty((*signs.shape[:2], 2))
-        for e in range(signs.shape[0]):
-            for j in range(signs.shape[1]):
-                for s, step in enumerate((eps[e], -eps[e])):
-                    copy = theta[e].double() + step * signs[e, j]
+        z = torch.from_numpy(probes.vectors()).double()
+        out = np.empty((*z.shape[:2], len(signs)))
+        for e in range(z.shape[0]):
+            for j in range(z.shape[1]):
+                for s, sign in enumerate(signs):
+                    copy = theta[e].double() + sign * eps[e] * z[e, j]
                     out[e, j, s] = self.token_losses(spec, copy[None], head[e : e + 1], tokens[e : e + 1]).mean()
         return out
 

@@ -13,7 +13,7 @@ from soma.forward.engine import Engine
 from soma.models import lstm
 from soma.models.lstm import State
 from soma.models.spec import VOCABULARY, LSTMSpec
-from soma.probes import Probes, unpack
+from soma.probes import Probes
 
 # Floats of activations alive at once. The chunks that follow from it depend on the sizes of the problem alone, never on
 # the number of experts, threads or devices: a chunk holds copies of one expert.
@@ -30,19 +30,25 @@ class TorchEngine(Engine):
         self.device = device
 
     def losses(
-        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8], probes: Probes, eps: list[float]
+        self,
+        spec: LSTMSpec,
+        theta: Tensor,
+        head: Tensor,
+        tokens: NDArray[np.uint8],
+        probes: Probes,
+        eps: list[float],
+        signs: tuple[int, ...] = (1, -1),
     ) -> NDArray[np.float64]:
-        packed = probes.packed()
-        experts, directions = packed.shape[:2]
-        chunk = self._copies(spec, tokens) // 2 or 1
-        out = np.empty((experts, directions, 2))
+        experts, directions = len(probes.experts), len(probes.directions)
+        chunk = self._copies(spec, tokens) // len(signs) or 1
+        out = np.empty((experts, directions, len(signs)))
         for e in range(experts):
             for first in range(0, directions, chunk):
-                signs = torch.from_numpy(unpack(packed[e, first : first + chunk], spec.size)).to(self.device)
-                step = eps[e] * signs.float()
-                copies = torch.cat([theta[e] + step, theta[e] - step])
+                part = probes.part(slice(e, e + 1), slice(first, first + chunk))
+                step = eps[e] * torch.from_numpy(part.vectors()[0]).to(self.device).float()
+                copies = torch.cat([theta[e] + sign * step for sign in signs])
                 losses = self._per_sequence(spec, copies, head[e], tokens[e]).mean(dim=1)
-                out[e, first : first + chunk] = losses.view(2, -1).T.cpu().numpy()
+                out[e, first : first + chunk] = losses.view(len(signs), -1).T.cpu().numpy()
         return out
 
     def token_losses(

@@ -8,8 +8,9 @@ Up to a width of 32 a block is two kernels (`lstm_layer`, `mlp_layer`). Wider, t
 depend on the recurrence and are matrix products over a whole chunk of time; the recurrence is one batched product and
 one kernel per step, recorded as a CUDA graph, since at small widths launching takes longer than computing.
 
-Shapes: E experts, P copies of one expert, J directions, M parameters of a body, N of its padded layout, B sequences
-(padded), T predicted bytes, R rows of a chunk of time, D padded width, H padded embedding width, V = 256 bytes.
+Shapes: E experts, P copies of one expert, J directions, S signs, M parameters of a body, N of its padded layout,
+B sequences (padded), T predicted bytes, R rows of a chunk of time, D padded width, H padded embedding width, V = 256
+bytes.
 """
 
 from __future__ import annotations
@@ -154,21 +155,29 @@ class TritonEngine(Engine):
         self.tuning = tuning or Tuning()
 
     def losses(
-        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8], probes: Probes, eps: list[float]
+        self,
+        spec: LSTMSpec,
+        theta: Tensor,
+        head: Tensor,
+        tokens: NDArray[np.uint8],
+        probes: Probes,
+        eps: list[float],
+        signs: tuple[int, ...] = (1, -1),
     ) -> NDArray[np.float64]:
         if probes.spec != spec or not len(theta) == len(probes.experts) == len(eps):
             raise ValueError(f"{len(theta)} experts of {spec}, probes for {probes}, {len(eps)} values of eps")
         padded = layout(spec)
-        chunk = max(1, self.tuning.copy_floats // (2 * padded.source.size))
+        chunk = max(1, self.tuning.copy_floats // (len(signs) * padded.source.size))
         with self._current():
-            directions = self._integers(probes.directions)
-            sums = torch.empty(len(theta), len(directions), 2, dtype=torch.float64, device=self.device)
+            directions = len(probes.directions)
+            sums = torch.empty(len(theta), directions, len(signs), dtype=torch.float64, device=self.device)
             for e in range(len(theta)):
                 batch = self._batch(padded, head[e], tokens[e])
-                for first in range(0, len(directions), chunk):
-                    some = directions[first : first + chunk]
-                    copies = self._perturbed(padded, theta[e], probes, probes.experts[e], some, eps[e])
-                    sums[e, first : first + chunk] = self._sums(padded, copies, batch).view(-1, 2)
+                steps = torch.from_numpy(np.multiply(eps[e], signs).astype(np.float32)).to(self.device)
+                for first in range(0, directions, chunk):
+                    part = probes.part(slice(e, e + 1), slice(first, first + chunk))
+                    copies = self._perturbed(padded, theta[e], part, steps)
+                    sums[e, first : first + chunk] = self._sums(padded, copies, batch).view(-1, len(signs))
             return sums.cpu().numpy() / (tokens.shape[1] * (tokens.shape[2] - 1))
 
     def token_losses(
@@ -214,6 +223,8 @@ class TritonEngine(Engine):
         shape = (len(probes.experts), len(probes.directions))
         if coefficients.dtype != np.float64 or coefficients.shape != shape:
             raise ValueError(f"coefficients must be float64 {shape}, not {coefficients.dtype} {coefficients.shape}")
+        if probes.kind == "gaussian":
+            return super().combine(probes, coefficients)
         update, _, low, high = _address(probes, 0)
         size, block = probes.spec.size, self.tuning.coordinates
         with self._current():
@@ -240,24 +251,27 @@ class TritonEngine(Engine):
     # Copies.
 
     def _padded(self, padded: Layout, theta: Tensor) -> Tensor:
-        """A body [M] in the padded layout, [N]."""
+        """Bodies [..., M] in the padded layout, [..., N]."""
         source = _source(padded.spec, self.device)
-        return torch.where(source < 0, 0.0, theta.to(self.device)[source.clamp(min=0)])
+        return torch.where(source < 0, 0.0, theta.to(self.device)[..., source.clamp(min=0)])
 
-    def _perturbed(
-        self, padded: Layout, theta: Tensor, probes: Probes, expert: int, directions: Tensor, eps: float
-    ) -> Tensor:
-        """Copies [2J, N] of theta [M]."""
+    def _perturbed(self, padded: Layout, theta: Tensor, probes: Probes, steps: Tensor) -> Tensor:
+        """Copies [J S, N] of theta [M] for the probes of one expert and float32 steps [S]."""
         n, block = padded.source.size, self.tuning.coordinates
-        copies = torch.empty(2 * len(directions), n, device=self.device)
-        kernels.perturb[(triton.cdiv(n, block), len(directions))](
+        centre = self._padded(padded, theta)
+        if probes.kind == "gaussian":
+            z = self._padded(padded, torch.from_numpy(probes.normals()[0]))
+            return (centre + steps[:, None] * z[:, None]).flatten(0, 1)
+        directions = self._integers(probes.directions)
+        copies = torch.empty(len(directions) * len(steps), n, device=self.device)
+        kernels.perturb[(triton.cdiv(n, block), len(directions), len(steps))](
             copies,
-            self._padded(padded, theta),
+            centre,
             _source(padded.spec, self.device),
             _always(padded.spec, probes.kind, self.device)[1],
             directions,
-            eps,
-            *_address(probes, expert),
+            steps,
+            *_address(probes, probes.experts[0]),
             n,
             BLOCK=block,
         )

@@ -4,8 +4,8 @@ Directions come from the counters of soma.probes and are never stored. A block o
 (the LSTM) and one over rows (the MLP) up to a width of 32; wider ones leave matrix products to the vendor's library and
 keep only what stands between them.
 
-Shapes: P copies (2j is theta + eps z_j, 2j + 1 is theta - eps z_j), J directions, M parameters of a body, N of
-its padded layout, B sequences (padded), T time steps of a chunk, R = T B rows in the order of time, D padded and WIDTH
+Shapes: P copies (S j + s is that of direction j and sign s), J directions, S signs, M parameters of a body, N of its
+padded layout, B sequences (padded), T time steps of a chunk, R = T B rows in the order of time, D padded and WIDTH
 true width, H padded embedding width, V = 256 bytes. Activations are [P, R, D]. Padding holds zeros and stays zero.
 """
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-incomplete-defs
@@ -70,22 +70,22 @@ def packed_words(out, always, directions, update, expert, key_low, key_high, blo
 
 
 @triton.jit(do_not_specialize=["update", "expert", "key_low", "key_high"])
-def perturb(copies, theta, source, gains, directions, eps, update, expert, key_low, key_high, N, BLOCK: tl.constexpr):
-    """copies [2J, N] = theta +- eps z_j, all in the padded layout.
+def perturb(copies, theta, source, gains, directions, steps, update, expert, key_low, key_high, N, BLOCK: tl.constexpr):
+    """copies [J S, N] = theta + step_s z_j, all in the padded layout; a program for each block, direction and sign.
 
-    theta: padded body [N]; source: the coordinate in [0, M) of each padded one, -1 for padding, [N]; gains: int8 [N],
-    non-zero where no probe is zero.
+    theta: padded body [N]; steps: sign times eps, float32 [S]; source: the coordinate in [0, M) of each padded one, -1
+    for padding, [N]; gains: int8 [N], non-zero where no probe is zero.
     """
     n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     j = tl.program_id(1).to(tl.int64)
+    s = tl.program_id(2)
     inside = n < N
     i = tl.load(source + n, mask=inside, other=-1)
     always = tl.load(gains + n, mask=inside, other=0) != 0
     z = _sign(tl.maximum(i, 0), always, tl.load(directions + j), update, expert, key_low, key_high)
-    step = eps * tl.where(i < 0, 0, z).to(tl.float32)
+    step = tl.load(steps + s) * tl.where(i < 0, 0, z).to(tl.float32)
     centre = tl.load(theta + n, mask=inside, other=0.0)
-    tl.store(copies + 2 * j * N + n, centre + step, mask=inside)
-    tl.store(copies + (2 * j + 1) * N + n, centre - step, mask=inside)
+    tl.store(copies + (tl.num_programs(2) * j + s) * N + n, centre + step, mask=inside)
 
 
 @triton.jit(do_not_specialize=["update", "key_low", "key_high"])

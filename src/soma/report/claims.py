@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pandas as pd
+import math
+from collections.abc import Mapping, Sequence
 
-from soma.analysis.bootstrap import seed_interval
-from soma.analysis.verdict import RULE, Difference, from_row, judge
+from soma.analysis.verdict import RULE, Difference, judge
 from soma.plan import Plan
+from soma.report.labels import watermark_notes
 from soma.report.table import NOT_RUN, Cell, Table
-from soma.report.tables import arm_label, watermark_notes
 
 CLAIMS = {
     "C1": "At equal budget and total size SOMA N=2 has lower test loss than monolithic SPSA and EGGROLL.",
@@ -48,75 +48,42 @@ _PAPER = {
 }
 
 
-def claims_table(plan: Plan, differences: pd.DataFrame, backpropagation: pd.DataFrame, tuned: pd.DataFrame) -> Table:
-    """One row per claim; several differences of a claim stand in one cell.
+def claims_table(plan: Plan, measured: Mapping[str, Sequence[Difference]]) -> Table:
+    """For every claim one row per difference; the verdict stands in the first.
 
     Args:
-        differences, backpropagation, tuned: rows of `fixed_size.summarise`, `backpropagation.summarise` and
-            `tuning.compare`.
+        measured: of `analysis.evidence.evidence`.
     """
-    evidence = {
-        "C1": _differences(plan, differences, "test"),
-        "C2": _differences(plan, differences, "external"),
-        "C3": _tuned(tuned),
-        "C16": _backpropagation(backpropagation),
-    }
-    rows = []
+    rows: list[tuple[Cell, ...]] = []
     for claim, statement in CLAIMS.items():
-        if claim not in evidence:
-            rows.append((Cell(claim), Cell(statement), Cell(_PAPER[claim], "paper"), *[NOT_RUN] * 4))
-            continue
-        measured = evidence[claim]
-        verdict, reason = judge([d for d, _ in measured], plan.config.untestable.get(claim))
-        text = "; ".join(f"{d.mean:+.4f} [{d.low:+.4f}, {d.high:+.4f}] against {d.name}" for d, _ in measured)
-        seeds = "; ".join(
-            f"{d.seeds}" + ("" if d.seeds < 2 else f" [{d.seed_low:+.4f}, {d.seed_high:+.4f}]") for d, _ in measured
-        )
-        run = " ".join(dict.fromkeys(r for _, runs in measured for r in runs.split()))
-        rows.append(
-            (
-                Cell(claim),
-                Cell(statement),
-                Cell(_PAPER[claim], "paper"),
-                Cell(text, "measured", run=run),
-                Cell(seeds, "measured", run=run),
-                Cell(verdict, "measured", run=run),
-                Cell(reason),
-            )
-        )
+        differences = measured.get(claim, [])
+        verdict, reason = judge(differences, plan.config.untestable.get(claim))
+        runs = " ".join(dict.fromkeys(run for d in differences for run in d.run.split()))
+        opening = (Cell(claim), Cell(statement), Cell(_PAPER[claim], "paper"))
+        ruling = (Cell(verdict, "measured" if differences else "not run", run=runs), Cell(reason))
+        for i, difference in enumerate(differences):
+            head, tail = (opening, ruling) if i == 0 else ((_EMPTY,) * 3, (_EMPTY,) * 2)
+            rows.append((*head, *_difference_cells(difference), *tail))
+        if not differences:
+            rows.append((*opening, *[NOT_RUN] * 5, *ruling))
     columns = (
-        "claim", "statement", "paper", "measured difference, 95 % over documents", "seeds, 95 % over seeds", "verdict",
-        "why",
+        "claim", "statement", "paper", "difference (the claim: negative)", "measured, 95 % over documents", "unit",
+        "95 % over seeds", "speaks", "verdict", "why",
     )  # fmt: skip
     return Table("claims", "Claims", columns, tuple(rows), (RULE, *watermark_notes(plan)))
 
 
-def _tuned(rows: pd.DataFrame) -> list[tuple[Difference, str]]:
-    """SOMA minus SPSA at the settings that the equal search chose; its interval is the one over seeds."""
-    over_seeds = seed_interval(-rows["difference"].to_numpy())
-    if over_seeds is None:
-        return []
-    runs = " ".join([*rows["soma_run"], *rows["spsa_run"]])
-    ends = (over_seeds.low, over_seeds.high)
-    return [(Difference("SPSA at equal tuning", over_seeds.mean, *ends, *ends, len(rows)), runs)]
+_EMPTY = Cell("")
 
 
-def _backpropagation(rows: pd.DataFrame) -> list[tuple[Difference, str]]:
-    """BPTT minus zeroth-order at the largest budget of every N that both reached."""
-    out = []
-    for n, group in rows[rows["seeds"] > 0].groupby("experts"):
-        row = group.sort_values("operations").iloc[-1]
-        out.append((from_row(row, f"zeroth order, N={n}"), f"{row.zeroth_order_runs} {row.bptt_runs}"))
-    return out
-
-
-def _differences(plan: Plan, differences: pd.DataFrame, set_: str) -> list[tuple[Difference, str]]:
-    against = plan.config.products.fixed_size.against
-    rows = differences[
-        (differences["set"] == set_) & (differences["iterate"] == "last") & differences["other"].isin(against)
-    ]
-    out = []
-    for row in rows.itertuples():
-        split = f" ({row.split})" if row.split and rows["split"].nunique() > 1 else ""
-        out.append((from_row(row, arm_label(plan.config.arms[row.other]) + split), row.run))
-    return out
+def _difference_cells(d: Difference) -> tuple[Cell, ...]:
+    value = f"{d.mean:+.4f}" + ("" if math.isnan(d.low) else f" [{d.low:+.4f}, {d.high:+.4f}]")
+    low, high = (None if math.isnan(x) else x for x in (d.low, d.high))
+    seeds = f"{d.seeds} seed" if d.seeds < 2 else f"[{d.seed_low:+.4f}, {d.seed_high:+.4f}] ({d.seeds} seeds)"
+    return (
+        Cell(d.name),
+        Cell(value, "measured", d.mean, low, high, d.run),
+        Cell(d.unit),
+        Cell(seeds, "measured", d.seeds, run=d.run),
+        Cell(d.side(), "measured", run=d.run),
+    )

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from soma.plan import Plan
+from soma.report.labels import watermark_notes
 from soma.report.table import Cell, Table, number
-from soma.report.tables import watermark_notes
 
 
 def clusters_table(plan: Plan, described: Sequence[Mapping[str, Any]]) -> Table:

@@ -1,7 +1,8 @@
-"""One look for every figure: colour-blind-safe (Okabe and Ito), direct labels, the campaign in the corner."""
+"""One look for every figure: colour-blind-safe, direct labels, the campaign and its size in the corner."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,24 +12,32 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from soma.manifest import atomic_path
 from soma.plan import Plan
 from soma.report.table import significant
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MUTED = "#9a9a9a"
+# Okabe and Ito's, with a wine red of Paul Tol's where their yellow would vanish on white.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255")
+MARKERS = "osD^vPX*"
+MUTED = "#8c8c8c"
+PAPER: Any = {"color": MUTED, "marker": "x", "markersize": 5, "linestyle": "none", "zorder": 1.5}
+"""How the paper's own points look."""
+LINE = 0.15
+"""Inches of a line of text under the panels."""
 
 _STYLE: Any = {
     "figure.dpi": 100,
     "savefig.dpi": 200,
     "font.size": 9,
-    "axes.titlesize": 10,
+    "axes.titlesize": 9,
     "axes.titlelocation": "left",
+    "figure.titlesize": 11,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -48,17 +57,59 @@ def style() -> Iterator[None]:
         yield
 
 
-def log_axis(axis: Axes) -> None:
-    """A logarithmic x axis that is labelled at 1, 2 and 5 of every decade, however few decades it spans."""
-    axis.set_xscale("log")
-    axis.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: significant(x)))
-    axis.xaxis.set_minor_formatter(NullFormatter())
+def look(i: int) -> dict[str, Any]:
+    """Colour and marker of the i-th of things without an order, such as arms."""
+    return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
+
+
+def ramp(count: int) -> list[str]:
+    """Colours of things with an order, such as N, from dark to light; readable in grey too."""
+    shades = plt.get_cmap("viridis")(np.linspace(0.0, 0.82, count))
+    return [matplotlib.colors.to_hex(shade) for shade in shades]
+
+
+def panels(
+    plan: Plan, columns: int, title: str, note: str = "", rows: int = 1, size: tuple[float, float] = (8.6, 3.9),
+    **options: Any,
+) -> tuple[Figure, Any]:  # fmt: skip
+    """A figure and its axes [rows, columns], with a title over them and how to read them under them."""
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
+    figure.suptitle(title, x=0.008, ha="left")
+    lines = textwrap.wrap(note, int(size[0] * 19))
+    for i, line in enumerate(reversed(lines)):
+        y = (i + 1.2) * LINE / size[1]
+        figure.text(0.008, y, line, ha="left", va="bottom", fontsize=7, color="#555555")
+    foot = (len(lines) + 1.4) * LINE / size[1]
+    engine: Any = figure.get_layout_engine()
+    engine.set(rect=(0, foot, 1, 1 - foot))
+    return figure, axes
+
+
+def log_axis(axis: Axes, which: str = "x", base: int = 10) -> None:
+    """A logarithmic axis with readable ticks however few decades it spans; call it when everything is drawn.
+
+    Args:
+        base: 2 for what comes in powers of two.
+    """
+    getattr(axis, f"set_{which}scale")("log", base=base)
+    low, high = getattr(axis, f"get_{which}lim")()
+    span = abs(np.log10(high / low))
+    own = axis.xaxis if which == "x" else axis.yaxis
+    if base == 2:
+        own.set_major_locator(LogLocator(base=2))
+    elif span < 0.6:
+        own.set_major_locator(MaxNLocator(4))
+    else:
+        subs = (1.0, 2.0, 5.0) if span < 1.3 else (1.0, 3.0) if span < 2.6 else (1.0,)
+        own.set_major_locator(LogLocator(subs=subs))
+    own.set_major_formatter(FuncFormatter(lambda x, _: significant(float(x))))
+    own.set_minor_locator(NullLocator())
+    own.set_minor_formatter(NullFormatter())
 
 
 def save(figure: Figure, drawn: pd.DataFrame, plan: Plan, directory: Path, name: str) -> None:
     """name.svg, name.png and name.csv (what is drawn), with the campaign in the corner and its watermark across."""
-    figure.text(0.995, 0.005, f"campaign {plan.config.campaign}", ha="right", va="bottom", fontsize=7, color=MUTED)
+    figure.text(0.995, 0.03 / figure.get_figheight(), _campaign(plan), ha="right", va="bottom", fontsize=7, color=MUTED)
     if plan.config.watermark:
         figure.text(
             0.5, 0.5, plan.config.watermark.upper(), ha="center", va="center", rotation=25, fontsize=64, color="black",
@@ -71,3 +122,10 @@ def save(figure: Figure, drawn: pd.DataFrame, plan: Plan, directory: Path, name:
     with atomic_path(directory / f"{name}.csv") as path:
         drawn.to_csv(path, index=False, lineterminator="\n")
     plt.close(figure)
+
+
+def _campaign(plan: Plan) -> str:
+    """The campaign with the size of the arm that its first claim is about."""
+    run = plan.arm_runs[plan.config.products.fixed_size.soma][0]
+    size = f"{run.parameters:,} parameters, {significant(float(run.operations(run.updates)))} operations"
+    return f"campaign {plan.config.campaign}: {size}"

@@ -1,41 +1,19 @@
-"""Tables 1, 2, 4 and 9. Rows come from analysis; nothing is computed here."""
+"""Tables 1, 2, 3, 4 and 9, and the costs. Rows come from analysis; nothing is computed here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
+from soma.analysis.costs import QUANTITIES, WHOLE_JOBS
 from soma.config import Arm
 from soma.plan import Plan
+from soma.report.labels import LOSS_NOTE, arm_label, watermark_notes
 from soma.report.paper import PaperValues, method_label
 from soma.report.table import NOT_RUN, Cell, Table, measured, number
 from soma.runs import RunSpec
-
-_LOSS_NOTE = (
-    "Losses are nats per byte: last iterate, k = min(4, N) experts averaged, mean over seeds; brackets: 95 % paired "
-    "bootstrap interval over documents."
-)
-
-
-def arm_label(arm: Arm) -> str:
-    """How an arm is called in tables and figures."""
-    if arm.label:
-        return arm.label
-    if arm.method == "eggroll":
-        return f"EGGROLL, population {arm.eggroll.population:,}"
-    if arm.method == "bptt":
-        return f"BPTT N={arm.experts}"
-    name = "SOMA" if arm.experts > 1 else "SPSA"
-    return f"{name} N={arm.experts}, n_pert={arm.n_pert}"
-
-
-def watermark_notes(plan: Plan) -> tuple[str, ...]:
-    campaign = f"Campaign `{plan.config.campaign}`."
-    mark = plan.config.watermark
-    return (f"{campaign} {mark.upper()}: the size of this run supports no conclusion." if mark else campaign,)
 
 
 def table1(plan: Plan, paper: PaperValues, sets: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -46,7 +24,7 @@ def table1(plan: Plan, paper: PaperValues, sets: Mapping[str, Mapping[str, Any]]
     soma = config.arms[config.products.fixed_size.soma]
     run = plan.arm_runs[config.products.fixed_size.soma][0]
     plateau = soma.plateau
-    density = {"sparse": 0.5, "dense": 1.0}[soma.probe]
+    density = {"sparse": 0.5, "dense": 1.0, "gaussian": 1.0}[soma.probe]
 
     def windows(role: str) -> str:
         kept = {kind: sets[role][kind]["kept"] for kind in ("windows", "documents")}
@@ -109,6 +87,41 @@ def table2(plan: Plan, paper: PaperValues) -> Table:
     return Table("table2", "Table 2. Parameters at fixed total size", columns, cells, notes)
 
 
+def table3(plan: Plan, paper: PaperValues, costs: pd.DataFrame, steps: pd.DataFrame) -> Table:
+    """The same run under several conventions of device time.
+
+    Args:
+        costs: rows of `costs.run_costs`.
+        steps: rows of the reference measurement, for the seconds of a step on a quiet machine.
+    """
+    name = max(plan.config.products.fixed_size.arms, key=lambda arm: plan.arms[arm].experts)
+    run = plan.arm_runs[name][0]
+    own = costs[(costs["run"] == run.id) & (costs["update"] == run.updates)].set_index("quantity")["value"]
+    s = run.settings
+    alone = steps[(steps["run"] == run.id) & (steps["n_pert"] == s.n_pert) & (steps["batch"] == s.batch)]
+    step = float(alone["aggregate_seconds"].iloc[-1]) if len(alone) else None
+    recorded, jobs = (float(own[q]) for q in ("aggregate device time", WHOLE_JOBS))
+    fixed = None if step is None else step * run.updates * s.accumulation
+    theirs = {row["convention"]: row["gpu_hours"] for row in paper.tables["table3"]}
+    rows = [
+        ("recorded updates of every expert, added up", recorded, theirs["recorded_expert_mean_times"]),
+        ("all the time of the jobs, validation and saving included", jobs, theirs["logged_physical_total"]),
+        ("updates times the seconds of a step, timed alone", fixed, theirs["fixed_0.168_s"]),
+        ("updates times the paper's other step time, 0.140 s", None, theirs["fixed_0.140_s"]),
+    ]
+    cells = tuple(
+        (Cell(text), number(value, "measured", 1, run.id), number(hours, "paper", -1)) for text, value, hours in rows
+    )
+    timed = "not timed" if step is None else f"{step:.3f} s for all {run.experts} experts, losses and combination alone"
+    notes = (
+        f"Run `{run.id}`, {run.updates:,} updates of each of {run.experts} experts; a step: {timed}.",
+        "A convention is named with every time: they differ for one and the same run.",
+        *watermark_notes(plan),
+    )
+    columns = ("convention", "device seconds here", "GPU-hours of N=256 (paper)")
+    return Table("table3", "Table 3. Conventions of device time", columns, cells, notes)
+
+
 def table4(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
     """Test loss at equal budget, beside the paper's."""
     theirs = paper.rows("table4")
@@ -147,109 +160,13 @@ def table4(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
         "updates (paper)", "GPU-hours (paper)", "test loss (paper)",
     )  # fmt: skip
     notes = (
-        _LOSS_NOTE,
+        LOSS_NOTE,
         "`over seeds`: Student-t 95 % interval of the mean over seeds. Operations are of one run: both signs counted, "
         "head updates, validation and the seed run excluded. Times stand in the table of costs; the paper's GPU-hours "
         "are of an RTX 5090.",
         *watermark_notes(plan),
     )
     return Table("table4", "Table 4. Test loss at equal budget and total size", columns, tuple(cells), notes)
-
-
-def table5(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
-    """Zeroth-order training against backpropagation, ensemble validation."""
-    theirs = {row["n"]: row for row in paper.tables["table5"]}
-    cells: list[tuple[Cell, ...]] = []
-    for row in rows.itertuples():
-        given = theirs.get(row.experts, {})
-        h100 = given.get("h100", {})
-        difference = NOT_RUN
-        if row.seeds:
-            difference = measured(row.difference, row.low, row.high, f"{row.zeroth_order_runs} {row.bptt_runs}")
-        cells.append(
-            (
-                Cell(str(row.experts), "set", row.experts),
-                number(float(row.operations), "set", -1),
-                _at_budget(row.zeroth_order, row.zeroth_order_interpolated, row.zeroth_order_runs),
-                _at_budget(row.bptt, row.bptt_interpolated, row.bptt_runs),
-                difference,
-                Cell(str(row.seeds), "measured", row.seeds),
-                number(h100.get("soma"), "paper", 4),
-                number(h100.get("bptt"), "paper", 4),
-            )
-        )
-    measured_counts = set(rows["experts"])
-    for n, row in theirs.items():
-        if n not in measured_counts:
-            theirs_only = [number(row["h100"][m], "paper", 4) for m in ("soma", "bptt")]
-            cells.append((Cell(str(n), "paper", n), *[NOT_RUN] * 5, *theirs_only))
-    columns = (
-        "N", "operations", "zeroth-order", "BPTT", "BPTT minus zeroth-order", "seeds", "SOMA (paper, 100 GPU-h)",
-        "BPTT (paper, 100 GPU-h)",
-    )  # fmt: skip
-    notes = (
-        "Ensemble validation, nats per byte, last iterate, mean over seeds; brackets: 95 % paired bootstrap interval "
-        "over documents. `~`: interpolated between two milestones. A backward pass counts as two forwards.",
-        *watermark_notes(plan),
-    )
-    return Table("table5", "Table 5. Against backpropagation", columns, tuple(cells), notes)
-
-
-def table6(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
-    """The search over lr and eps, ensemble validation."""
-    tuning = plan.config.products.tuning
-    cells = []
-    for row in rows.itertuples():
-        label = arm_label(plan.config.arms[row.base])
-        loss = number(row.loss, "measured", 4, row.run)
-        if row.failed:
-            loss = Cell(f"{row.failed} of {row.seeds} failed", "measured", row.failed, run=row.run)
-        chosen = "" if not row.chosen else "chosen" + (f", at the edge of {row.edge}" if row.edge else "")
-        cells.append(
-            (
-                Cell(label),
-                number(float(row.lr), "set", -1),
-                number(float(row.eps), "set", -1),
-                loss,
-                number(row.sd, "measured", 4, row.run),
-                Cell(chosen, "measured", chosen, run=row.run),
-            )
-        )
-    best = min(paper.tables["table6"], key=lambda row: row["n1"][0])
-    notes = (
-        f"Ensemble validation, nats per byte: mean and sample standard deviation over seeds {list(tuning.seeds)}; the "
-        "same settings, seeds and operations for both arms. Test data play no part.",
-        f"The paper's best of five: lr {best['lr']:g}, eps {best['eps']:g}, N=1 {best['n1'][0]} ± {best['n1'][1]}, N=2 "
-        f"{best['n2'][0]} ± {best['n2'][1]}.",
-        *watermark_notes(plan),
-    )
-    columns = ("method", "lr", "eps", "validation loss", "sd over seeds", "choice")
-    return Table("table6", "Table 6. Equal search over lr and eps", columns, tuple(cells), notes)
-
-
-def table7(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
-    """Test loss of the chosen settings, each run evaluated once."""
-    theirs = paper.tables["table7"]
-    cells = []
-    for i, row in enumerate(rows.itertuples()):
-        given = theirs["seeds"][i] if i < len(theirs["seeds"]) else {}
-        cells.append(
-            (
-                Cell(str(row.seed), "set", row.seed),
-                number(row.spsa, "measured", 4, row.spsa_run),
-                number(row.soma, "measured", 4, row.soma_run),
-                number(row.difference, "measured", 4, f"{row.spsa_run} {row.soma_run}"),
-                number(given.get("spsa"), "paper", 4),
-                number(given.get("soma"), "paper", 4),
-            )
-        )
-    notes = (
-        f"Test, nats per byte. Mean difference {rows['difference'].mean():.4f}, sample standard deviation "
-        f"{rows['difference'].std(ddof=1):.4f}; the paper's: {theirs['mean_difference']}, {theirs['sd_difference']}.",
-        *watermark_notes(plan),
-    )
-    columns = ("seed", "SPSA", "SOMA", "SPSA minus SOMA", "SPSA (paper)", "SOMA (paper)")
-    return Table("table7", "Table 7. Chosen settings on test", columns, tuple(cells), notes)
 
 
 def table9(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
@@ -268,13 +185,13 @@ def table9(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
             cells.append((Cell(method_label(counterpart)), *[NOT_RUN] * len(splits), *_paper_external(row)))
     source = plan.config.data.external.source.source
     columns = ("method", *(f"{source} {s}".strip() for s in splits), "WikiText-103 validation (paper)", "test (paper)")
-    notes = (_LOSS_NOTE, "Nothing was trained or chosen on this corpus.", *watermark_notes(plan))
+    notes = (LOSS_NOTE, "Nothing was trained or chosen on this corpus.", *watermark_notes(plan))
     return Table("table9", "Table 9. External corpus, frozen checkpoints", columns, tuple(cells), notes)
 
 
 def costs_table(plan: Plan, costs: pd.DataFrame) -> Table:
     """The six cost quantities of every arm at the end of its budget, never merged."""
-    quantities = list(dict.fromkeys(costs["quantity"]))
+    quantities = list(QUANTITIES)
     cells = []
     for name, arm in _arms(plan):
         runs = plan.arm_runs[name]
@@ -289,35 +206,6 @@ def costs_table(plan: Plan, costs: pd.DataFrame) -> Table:
     hardware = sorted({f"{r.device}, {r.threads} thread(s) per job, engine `{r.engine}`" for r in costs.itertuples()})
     notes += ["Mean over seeds. Device: " + "; ".join(hardware) + ".", *watermark_notes(plan)]
     return Table("costs", "Costs, in their six quantities", ("method", *units), tuple(cells), tuple(notes))
-
-
-def precision_table(plan: Plan, rows: pd.DataFrame) -> Table:
-    """Relative error of the finite difference; beyond the paper."""
-    run = rows["run"].iloc[0]
-    steps = sorted(rows["eps"].unique(), reverse=True)
-    errors = rows.set_index(["weights", "precision", "eps"])["error"]
-    cells = []
-    for weights, group in rows.groupby("weights", sort=False):
-        for name in dict.fromkeys(group["precision"]):
-            values = [errors.loc[(weights, name, step)] for step in steps]
-            measured_cells = [Cell(f"{v:.1e}", "measured", float(v), run=run) for v in values]
-            cells.append((Cell(str(weights)), Cell(name), *measured_cells))
-    notes = (
-        "Root mean square error of L(θ + εz) − L(θ − εz) against float64 over "
-        f"{rows['directions'].iloc[0]} directions, relative to the exact difference; 1 means no signal left.",
-        f"Weights of `{run}`. Operand rounding is emulated in float32; `x3` splits every operand in two.",
-        "Not in the paper, which trains with TF32 kernels down to ε = 1e-5.",
-        *watermark_notes(plan),
-    )
-    columns = ("weights", "matrix products", *(f"ε = {step:g}" for step in steps))
-    return Table("precision", "Precision of the finite difference", columns, tuple(cells), notes)
-
-
-def _at_budget(value: float, interpolated: bool, runs: str) -> Cell:
-    cell = number(value, "interpolated" if interpolated else "measured", 4, runs)
-    if pd.isna(value):
-        return NOT_RUN
-    return replace(cell, text=f"~{cell.text}") if interpolated else cell
 
 
 def _arms(plan: Plan) -> list[tuple[str, Arm]]:

@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 
 from soma.settings.base import Fraction, Model, Positive
 
+Difference = Literal["central", "one-sided", "curvature", "alternating"]
+"""How the slope of the loss along a direction is estimated (`soma.estimators.spsa`)."""
+
 
 class Plateau(Model):
     patience: Positive = 1000
@@ -69,18 +72,25 @@ class Training(Model):
     """With `spsa`, what multiplies an expert's probe: its own loss difference, or that of the sum over all experts."""
     head_path: Literal["full", "decoder"] = "full"
     """With `bptt`, whether a local head's gradient counts its use as input embedding; `spsa` never does."""
-    start: Literal["seed", "random"] = "seed"
-    """Copy the seed run's weights, or initialise at random."""
+    start: str = "seed"
+    """`seed`: copy the seed run's weights; `random`: initialise at random; or the name of an arm of the same sizes,
+    whose experts and optimiser state are continued (its run of the same seed, or else of its first seed)."""
     n_pert: Positive = 64
-    """Directions per batch, each used with both signs."""
+    """Directions per batch, each used with both signs unless `difference` says otherwise."""
     batch: Positive = 64
     """Sequences per batch (B)."""
     accumulation: Positive = 1
     """Independent batches per update (A), each with n_pert directions of its own."""
     crop: Annotated[int, Field(ge=1)] = 128
     """Bytes predicted per training sequence (T), at a random place of a window."""
-    probe: Literal["sparse", "dense"] = "sparse"
-    """Rademacher probes: `sparse` zeroes half of the weights (never a gain), `dense` none."""
+    probe: Literal["sparse", "dense", "gaussian"] = "sparse"
+    """Directions: `sparse` Rademacher probes zero half of the weights (never a gain), `dense` ones none; `gaussian`
+    ones are standard normal in every weight."""
+    difference: Difference = "central"
+    """Slope along a direction and its forwards per batch: `central` (L+ - L-)/(2 eps), 2 n_pert; `one-sided`
+    (L+ - L0)/eps, n_pert + 1; `curvature` (1.5-SPSA), central over max((abs(L+ - 2 L0 + L-)/eps^2)^0.1, 1),
+    2 n_pert + 1; `alternating`, one-sided, the next update taking the same directions with the other sign, n_pert + 1.
+    """
     lr: Annotated[float, Field(gt=0)] = 1e-3
     """Initial learning rate of the body."""
     eps: Annotated[float, Field(gt=0)] = 1e-3

@@ -13,10 +13,9 @@ from soma.evaluate import open_set
 from soma.forward.engine import create
 from soma.manifest import atomic_path, read_json
 from soma.plan import make_plan
-from soma.routing.features import Features
-from soma.routing.router import Router
 from soma.settings.training import Compute
-from soma.steps.evaluate import evaluate_parts
+from soma.steps.evaluate import evaluate_entries
+from soma.steps.published import Routers
 
 
 def evaluate_chosen(
@@ -31,17 +30,10 @@ def evaluate_chosen(
     """
     torch.set_num_threads(threads)
     how = Compute.model_validate(read_json(compute))
-    engine = create(how.engine, how.device)
     plan = make_plan(Config.model_validate(read_json(settings)))
-    data, features = open_set("test", windows), Features.load(routing / "features")
-    frames = []
-    for run_id in chosen_runs(plan, pd.read_parquet(tuning)):
-        run = plan.runs[run_id]
-        parts = [runs / run.id / part for part in plan.parts(run)]
-        start = runs / run.start / plan.parts(plan.runs[run.start])[0] if run.start else None
-        clustered = "clusters" in run.shards
-        router = Router.load(routing / f"router-n{run.experts}", features) if clustered else None
-        active = [plan.arms[plan.arm_of[run.id]].active]
-        frames.append(evaluate_parts(run, parts, start, router, data, active, engine))
+    chosen = chosen_runs(plan, pd.read_parquet(tuning))
+    entries = [plan.published(plan.runs[run]) | {"active": [plan.arms[arm].active]} for run, arm in chosen]
+    engine = create(how.engine, how.device)
+    rows = evaluate_entries(entries, runs, Routers(routing), open_set("test", windows), engine)
     with atomic_path(output) as path:
-        pd.concat(frames, ignore_index=True).to_parquet(path, index=False)
+        rows.to_parquet(path, index=False)

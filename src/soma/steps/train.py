@@ -6,6 +6,7 @@ import logging
 import platform
 import shutil
 import signal
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from soma.routing.shards import Shards
 from soma.runs import RunSpec, part_experts
 from soma.settings.training import Compute
 from soma.training.checkpoint import Checkpoints, save_tensors
-from soma.training.learner import LEARNERS, Shard
+from soma.training.learner import LEARNERS, Shard, Start
 from soma.training.loop import HISTORY_COLUMNS, Interrupted, Progress, Trainer, restore_state, save_state
 
 log = logging.getLogger("soma.train")
@@ -33,7 +34,9 @@ def train_part(
     part: str,
     train: Path,
     shards: Path,
-    start: Path | None,
+    runs: Path,
+    start: Sequence[Path],
+    head: Path | None,
     resume: Path,
     output: Path,
     compute: Path,
@@ -44,7 +47,9 @@ def train_part(
 
     Args:
         settings: the run's description (plan.RunSpec as JSON).
-        start: checkpoints of the run that the experts copy, if there is one.
+        runs: folder of all runs.
+        start: parts of the run that the experts copy or continue, if there is one, below `runs`.
+        head: part of the run whose frozen head they share, if there is one, below `runs`.
         resume: folder of the resume state; it is no declared output, so a failed job keeps it, and it goes at the end.
         workers: processes that share the directions.
     """
@@ -54,7 +59,8 @@ def train_part(
     torch.set_num_threads(threads)
     device = distributed.own_device(how.device)
     with distributed.group(device):
-        _train(run, part, train, shards, start, resume, output, how, device)
+        weights, origin = _start(run, part_experts(part), [runs / p for p in start], runs / head if head else None)
+        _train(run, part, train, shards, weights, origin, resume, output, how, device)
 
 
 def _train(
@@ -62,7 +68,8 @@ def _train(
     part: str,
     train: Path,
     shards: Path,
-    start: Path | None,
+    start: Start | None,
+    origin: dict[str, str],
     resume: Path,
     output: Path,
     how: Compute,
@@ -74,17 +81,16 @@ def _train(
     experts = part_experts(part)
     windows, opened = TrainWindows(train, run.window), Shards.open(shards)
     step = round(1 / run.subset)
-    own = [Shard(opened.train(e)[::step], opened.validation(e)) for e in experts]
-    start_facts, weights = ({}, None) if start is None else _start_weights(run, start)
+    own = [Shard(opened.train(run.shard(e))[::step], opened.validation(run.shard(e))) for e in experts]
     facts = {
         "run": run.model_dump(mode="json"),
         "part": part,
         "corpus_sha256": windows.sha256,
         "shards_sha256": sha256_file(shards / "shards.json"),
         "engine": engine.name,
-        **start_facts,
+        **origin,
     }
-    learner = LEARNERS[run.settings.method](run, experts, windows, own, engine, device, weights)
+    learner = LEARNERS[run.settings.method](run, experts, windows, own, engine, device, start)
     trainer = Trainer(run, experts, windows, own, learner)
     identity = sha256_json(facts)
     state_file = resume / "state.safetensors"
@@ -130,9 +136,8 @@ def _publish(
     checkpoints = output / "checkpoints.safetensors"
     save_tensors(checkpoints, progress.kept, {"run": run.id, "part": part, "identity": sha256_json(facts)})
     with atomic_path(output / "history.parquet") as path:
-        pd.DataFrame(progress.history, columns=list(HISTORY_COLUMNS)).astype({"update": int, "expert": int}).to_parquet(
-            path
-        )
+        rows = [(*row, *drawn) for row, drawn in zip(progress.history, progress.drawn, strict=True)]
+        pd.DataFrame(rows, columns=list(HISTORY_COLUMNS)).astype({"update": int, "expert": int}).to_parquet(path)
     name = _device_name(device)
     cost = {
         "ledger": progress.ledger.to_json(),
@@ -145,6 +150,7 @@ def _publish(
     write_json(output / "cost.json", cost)
     record = facts | {
         "checkpoints_sha256": sha256_file(checkpoints),
+        "failed_at_update": progress.failed_at,
         "device": name,
         "threads": compute.threads,
         "python": platform.python_version(),
@@ -155,15 +161,35 @@ def _publish(
     write_json(output / "run.json", record)
 
 
-def _start_weights(run: RunSpec, start: Path) -> tuple[dict[str, str], tuple[torch.Tensor, torch.Tensor]]:
-    """Body and head of the last iterate of the start run, and its identity."""
-    source = RunSpec.model_validate(read_json(start / "run.json")["run"])
-    if source.id != run.start or source.model != run.model:
-        raise SomaError(f"{start} holds {source.id}, but {run.id} starts from {run.start}; run that rule again.")
-    path = start / "checkpoints.safetensors"
-    checkpoints = Checkpoints.open(source, {start.name: path})
-    body, head = (f(source.updates, "last")[0] for f in (checkpoints.bodies, checkpoints.heads))
-    return {"start_sha256": sha256_file(path)}, (body, head)
+def _start(
+    run: RunSpec, experts: range, start: Sequence[Path], head: Path | None
+) -> tuple[Start | None, dict[str, str]]:
+    """What the experts of a part start from, and the hashes of the files that it comes from."""
+    if not start:
+        return None, {}
+    source, files = _source(run, run.start, start)
+    continues = run.kind == "continuation"
+    if continues:
+        files = {part: path for part, path in files.items() if set(part_experts(part)) & set(experts)}
+    hashes = {"start_sha256": sha256_json([sha256_file(path) for path in files.values()])}
+    opened = Checkpoints.open(source, files, experts if continues else range(1))
+    heads = opened
+    if head is not None and run.head_from != run.start:
+        owner, shared = _source(run, run.head_from, [head])
+        heads = Checkpoints.open(owner, shared)
+        hashes["head_sha256"] = sha256_file(head / "checkpoints.safetensors")
+    weights = opened.bodies(source.updates, "last"), heads.heads(heads.run.updates, "last")
+    if not continues:
+        return Start(*weights), hashes
+    return Start(*weights, opened.memory(), source.updates), hashes
+
+
+def _source(run: RunSpec, expected: str | None, parts: Sequence[Path]) -> tuple[RunSpec, dict[str, Path]]:
+    """The run that published those parts, and their files by part name."""
+    source = RunSpec.model_validate(read_json(parts[0] / "run.json")["run"])
+    if source.id != expected or source.model != run.model:
+        raise SomaError(f"{parts[0]} holds {source.id}, but {run.id} needs {expected}; run that rule again.")
+    return source, {part.name: part / "checkpoints.safetensors" for part in parts}
 
 
 class _StopRequest:

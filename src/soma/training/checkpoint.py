@@ -2,7 +2,8 @@
 
 A run's part publishes one file with every milestone of every expert of the part; tensor names are
 `expert.update.iterate.tensor`, for example `003.00000400.average.body`. `last` is the iterate itself, `average` the
-exponential average of the iterates. A run with a shared frozen head stores no head; it uses the one of its start.
+exponential average of the iterates; `memory` stands before the optimiser state, of a run that others continue. A run
+with a shared frozen head stores no head; it uses the one of its start.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,10 +22,11 @@ from torch import Tensor
 
 from soma.errors import SomaError
 from soma.manifest import atomic_path
+from soma.rows import ITERATES, Iterate
 from soma.runs import RunSpec, part_experts
 
-Iterate = Literal["last", "average"]
-ITERATES: tuple[Iterate, ...] = ("last", "average")
+MEMORY = "memory"
+"""Stands for the iterate in the names of the optimiser state, of a run that others continue."""
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -76,13 +78,17 @@ class Checkpoints:
             SomaError: on a damaged file, another run's file, or a missing or misshapen tensor.
         """
         tensors: dict[str, Tensor] = {}
+        wanted = range(run.experts) if experts is None else experts
         for part, path in parts.items():
+            own = [e for e in part_experts(part) if e in wanted]
+            if not own:
+                continue
             loaded, facts = load_tensors(path)
             found = f"{facts.get('run')}/{facts.get('part')}"
             if found != f"{run.id}/{part}":
                 raise SomaError(f"{path} holds {found}, not {run.id}/{part}; delete it and run its rule again.")
             shapes = {"body": (run.body_size,), "head": (256, run.settings.embedding)}
-            for expert in part_experts(part) if experts is None else experts:
+            for expert in own:
                 for update in run.milestones:
                     for iterate in ITERATES:
                         for tensor in ("body", "head")[: 1 + run.trains_head]:
@@ -95,7 +101,7 @@ class Checkpoints:
                                     f"give {shapes[tensor]}; delete it and run its rule again."
                                 )
             tensors |= loaded
-        return cls(run, range(run.experts) if experts is None else experts, tensors)
+        return cls(run, wanted, tensors)
 
     def bodies(self, update: int, iterate: Iterate) -> Tensor:
         """[N, M]"""
@@ -105,7 +111,19 @@ class Checkpoints:
         """Local heads [N, V, H]; a run with a shared frozen head has none."""
         return torch.stack([self._get(e, update, iterate, "head") for e in self.experts])
 
-    def _get(self, expert: int, update: int, iterate: Iterate, tensor: str) -> Tensor:
+    def memory(self) -> dict[str, Tensor]:
+        """The optimiser state at the end of a run that others continue, by name, each with an expert axis.
+
+        Raises:
+            SomaError: if the run did not publish it.
+        """
+        prefix = tensor_name(self.experts[0], self.run.updates, MEMORY, "")
+        names = sorted(name.removeprefix(prefix) for name in self.tensors if name.startswith(prefix))
+        if not names:
+            raise SomaError(f"the checkpoints of {self.run.id} hold no optimiser state; run its training rule again.")
+        return {n: torch.stack([self._get(e, self.run.updates, MEMORY, n) for e in self.experts]) for n in names}
+
+    def _get(self, expert: int, update: int, iterate: str, tensor: str) -> Tensor:
         return self.tensors[tensor_name(expert, update, iterate, tensor)]
 
 

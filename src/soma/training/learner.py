@@ -6,9 +6,10 @@ T bytes.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -43,6 +44,20 @@ class Windows(Protocol):
 
 
 @dataclass(frozen=True)
+class Start:
+    """What experts start from."""
+
+    body: Tensor
+    """[E, M], or [1, M] for all."""
+    head: Tensor
+    """[E, V, H], or [1, V, H] for all."""
+    memory: dict[str, Tensor] = field(default_factory=dict)
+    """The optimiser's moments of a run that is continued, as `Learner.memory`."""
+    updates: int = 0
+    """Updates that they have seen."""
+
+
+@dataclass(frozen=True)
 class Shard:
     """Window ids of one expert."""
 
@@ -59,6 +74,9 @@ class Learner(ABC):
     """What the method says of its last update, for the log."""
     memory: dict[str, Tensor]
     """Whatever else the next update depends on (optimiser moments, carried states); changed in place."""
+    chains: list[dict[str, str]]
+    """For each expert a SHA-256 over all it has drawn so far, `data` and `probes`: equal at an update if and only if
+    everything up to it was equal. Kept for methods that are compared on paired draws."""
 
     @abstractmethod
     def step(self, update: int, scheduled: Scheduled) -> NDArray[np.float64]:
@@ -80,12 +98,12 @@ class LSTMLearner(Learner):
         shards: list[Shard],
         engine: Engine,
         device: torch.device,
-        start: tuple[Tensor, Tensor] | None = None,
+        start: Start | None = None,
     ) -> None:
         """
         Args:
             shards: one per expert of the group.
-            start: body [M] and head [V, H] of the start run; None initialises at random.
+            start: None initialises at random.
         """
         self.run, self.experts, self.windows, self.shards, self.engine = run, experts, windows, shards, engine
         self.device = device
@@ -93,18 +111,24 @@ class LSTMLearner(Learner):
         s = run.settings
         self._body_rule = Adam(s.beta1, s.beta2, s.delta, s.weight_decay)
         self._head_rule = Adam(s.beta1, s.beta2, s.delta, 0.0)
-        body, head = start if start is not None else initialise(run.model, Stream.named(run.seed, run.kind, "init"))
-        group = len(experts)
-        self.theta = body.to(device).repeat(group, 1)
-        self.head = head.to(device).repeat(group, 1, 1) if run.trains_head else head.to(device).expand(group, -1, -1)
+        if start is None:
+            body, head = initialise(run.model, Stream.named(run.seed, run.kind, "init"))
+            start = Start(body[None], head[None])
+        self.taken = start.updates
+        self.chains = [{"data": "", "probes": ""} for _ in experts]
+        body, head = (t.to(device).expand(len(experts), *t.shape[1:]) for t in (start.body, start.head))
+        self.theta = body.clone(memory_format=torch.contiguous_format)
+        self.head = head.clone(memory_format=torch.contiguous_format) if run.trains_head else head
         self.weights = {"body": self.theta} | ({"head": self.head} if run.trains_head else {})
         self.memory = {
             f"{name}.{moment}": torch.zeros_like(tensor) for name, tensor in self.weights.items() for moment in "mv"
-        }
+        } | {name: tensor.to(device, copy=True) for name, tensor in start.memory.items()}
 
     def step(self, update: int, scheduled: Scheduled) -> NDArray[np.float64]:
         s = self.run.settings
         batches = [self._batch(update, a) for a in range(s.accumulation)]
+        for i in range(len(self.experts)):
+            self._chain(i, "data", *(batch[i].tobytes() for batch in batches))
         body, head, loss = self.gradients(update, batches, scheduled)
         rates = torch.tensor(scheduled(s.lr), device=self.device)
         self._apply("body", self.theta, body, self._body_rule, update, rates[:, None])
@@ -124,7 +148,15 @@ class LSTMLearner(Learner):
         return self.engine.token_losses(self.run.model, self.theta[own], self.head[own], tokens[None])[0]
 
     def _apply(self, name: str, weights: Tensor, gradient: Tensor, rule: Adam, update: int, lr: Tensor) -> None:
-        rule.step(weights, gradient, self.memory[f"{name}.m"], self.memory[f"{name}.v"], update + 1, lr)
+        steps = self.taken + update + 1
+        rule.step(weights, gradient, self.memory[f"{name}.m"], self.memory[f"{name}.v"], steps, lr)
+
+    def _chain(self, expert: int, what: str, *drawn: bytes) -> None:
+        """Add what an expert of the group has drawn to its chain."""
+        digest = hashlib.sha256(self.chains[expert][what].encode())
+        for part in drawn:
+            digest.update(part)
+        self.chains[expert][what] = digest.hexdigest()
 
     def _batch(self, update: int, accumulation: int) -> NDArray[np.uint8]:
         """Random crops of random windows of each expert's shard; uint8 [E, B, T + 1]."""
@@ -140,22 +172,30 @@ class LSTMLearner(Learner):
 
 
 class SPSALearner(LSTMLearner):
-    """Central differences for the body, the delta rule for the head (docs/paper.md section 4)."""
+    """Differences of losses for the body, the delta rule for the head (docs/paper.md section 4).
+
+    With `alternating` differences the directions are numbered by pairs of updates: 2t and 2t + 1 use those of t.
+    """
 
     def gradients(
         self, update: int, batches: list[NDArray[np.uint8]], scheduled: Scheduled
     ) -> tuple[Tensor, Tensor | None, NDArray[np.float64]]:
         s = self.run.settings
         stream = Stream.named(self.run.seed, self.run.kind, "probe")
+        number, side = spsa.turn(s.difference, update)
         probes = [
             Probes(
-                self.run.model, stream, s.probe, update, tuple(self.experts), range(a * s.n_pert, (a + 1) * s.n_pert)
+                self.run.model, stream, s.probe, number, tuple(self.experts), range(a * s.n_pert, (a + 1) * s.n_pert)
             )
             for a in range(s.accumulation)
         ]
+        for i, expert in enumerate(self.experts):
+            addresses = (repr((p.stream.key, p.kind, p.update, expert, p.directions)) for p in probes)
+            self._chain(i, "probes", *(address.encode() for address in addresses))
         estimate = spsa.estimate(
-            self.engine, self.run.model, self.theta, self.head, batches, probes, scheduled(s.eps), s.loss
-        )
+            self.engine, self.run.model, self.theta, self.head, batches, probes, scheduled(s.eps),
+            s.loss, s.difference, side,
+        )  # fmt: skip
         body = torch.from_numpy(estimate.gradient.astype(np.float32)).to(self.device)
         return body, self._head_gradient(batches) if self.run.trains_head else None, estimate.loss
 
@@ -190,7 +230,7 @@ class EggrollLearner(Learner):
         shards: list[Shard],
         engine: Engine,
         device: torch.device,
-        start: tuple[Tensor, Tensor] | None = None,
+        start: Start | None = None,
     ) -> None:
         """As other learners; `shards`, `engine` and `start` are not used."""
         s = run.settings.eggroll
@@ -200,6 +240,7 @@ class EggrollLearner(Learner):
         theta = gru.initialise(run.gru, Stream.named(run.seed, run.kind, "init")).to(device)
         self.weights = {"body": theta[None]}
         self.memory = {"states": self.rule.initial_states(device)}
+        self.chains = [{}]
 
     def step(self, update: int, scheduled: Scheduled) -> NDArray[np.float64]:
         s = self.settings

@@ -24,13 +24,16 @@ from torch import Tensor
 from soma.cost import Ledger
 from soma.errors import SomaError
 from soma.runs import RunSpec
-from soma.training.checkpoint import ITERATES, load_tensors, save_tensors, tensor_name
+from soma.rows import ITERATES
+from soma.training.checkpoint import MEMORY, load_tensors, save_tensors, tensor_name
 from soma.training.learner import Learner, Shard, Windows
 from soma.training.plateau import PlateauState, observe, scheduled
 
 log = logging.getLogger("soma.train")
 
-HISTORY_COLUMNS = ("update", "expert", "train_loss", "expert_validation", "lr", "eps")
+HISTORY_COLUMNS = (
+    "update", "expert", "train_loss", "expert_validation", "lr", "eps", "data_sha256", "probes_sha256",
+)  # fmt: skip
 
 
 @dataclass
@@ -45,8 +48,16 @@ class Progress:
     kept: dict[str, Tensor] = field(default_factory=dict)
     """Milestone weights by published name."""
     history: list[tuple[float, ...]] = field(default_factory=list)
-    """Rows of HISTORY_COLUMNS."""
+    """Rows of the numeric HISTORY_COLUMNS."""
+    drawn: list[tuple[str, str]] = field(default_factory=list)
+    """For each of them the expert's chains of data and probes (`Learner.chains`), empty where a method keeps none."""
     ledger: Ledger = field(default_factory=Ledger)
+    failed_at: int | None = None
+    """Update at which a run that may fail was not finite."""
+
+
+class Diverged(SomaError):
+    """A loss or weight is not finite."""
 
 
 class Interrupted(Exception):
@@ -86,14 +97,20 @@ class Trainer:
         saved = reported = began = time.monotonic()
         first = progress.update
         while progress.update < self.run.updates:
-            with progress.ledger.measure("update"):
-                loss = self._step()
+            try:
+                with progress.ledger.measure("update"):
+                    loss = self._step()
+            except Diverged:
+                if not self.run.may_fail:
+                    raise
+                self._give_up()
+                return
             u = progress.update
             if u % every == 0 or u == self.run.updates:
                 with progress.ledger.measure("validation"):
                     self._validate(loss)
             if u in self.run.milestones:
-                self._keep()
+                self._keep(u)
             now = time.monotonic()
             if should_stop():
                 save()
@@ -119,7 +136,7 @@ class Trainer:
             finite &= torch.isfinite(weights).flatten(1).all(dim=1).cpu().numpy()
         if not finite.all():
             bad = ", ".join(str(e) for e, good in zip(self.experts, finite, strict=True) if not good)
-            raise SomaError(
+            raise Diverged(
                 f"{self.run.id}: the loss of expert {bad} is not finite at update {progress.update}; lower lr or eps."
             )
         # Plain mean of the first iterates, exponential average from then on: no weight on the starting point.
@@ -130,23 +147,41 @@ class Trainer:
 
     def _validate(self, loss: NDArray[np.float64]) -> None:
         """Measure the expert-validation loss of the last iterate and move the schedule."""
-        s, progress = self.run.settings, self.progress
+        s, progress, chains = self.run.settings, self.progress, self.learner.chains
         for i, (expert, shard) in enumerate(zip(self.experts, self.shards, strict=True)):
             ids = np.asarray(shard.validation[: s.plateau.windows])
             tokens = self.windows.crops(ids, np.zeros(len(ids), np.int64), self.run.window)
             measured = float(self.learner.token_losses(i, tokens).mean())
             lr, eps = (scheduled(s.plateau, progress.schedule[i], x) for x in (s.lr, s.eps))
             progress.history.append((progress.update, expert, float(loss[i]), measured, lr, eps))
+            progress.drawn.append((chains[i].get("data", ""), chains[i].get("probes", "")))
             progress.schedule[i] = observe(s.plateau, progress.schedule[i], progress.update, measured)
 
-    def _keep(self) -> None:
+    def _keep(self, update: int) -> None:
+        """Keep the weights as those of an update, and the optimiser state of a run that others continue."""
         progress = self.progress
         for i, expert in enumerate(self.experts):
             for name, weights in self.learner.weights.items():
                 versions = dict(zip(ITERATES, (weights, progress.average[name]), strict=True))
                 for iterate, tensor in versions.items():
-                    progress.kept[tensor_name(expert, progress.update, iterate, name)] = tensor[i].cpu().clone()
-        progress.ledger.mark(progress.update)
+                    progress.kept[tensor_name(expert, update, iterate, name)] = tensor[i].cpu().clone()
+            if self.run.keep_memory and update == self.run.updates:
+                for name, tensor in self.learner.memory.items():
+                    progress.kept[tensor_name(expert, update, MEMORY, name)] = tensor[i].cpu().clone()
+        progress.ledger.mark(update)
+
+    def _give_up(self) -> None:
+        """What is left of a run that may fail: weights that are not a number, which evaluate to no number either."""
+        progress = self.progress
+        log.warning(f"{self.run.id}: not finite at update {progress.update}; counted as a failure")
+        progress.failed_at = progress.update
+        for weights in self.learner.weights.values():
+            weights.fill_(float("nan"))
+        for tensor in progress.average.values():
+            tensor.fill_(float("nan"))
+        for milestone in self.run.milestones:
+            if milestone >= progress.update:
+                self._keep(milestone)
 
     def _report(self, loss: NDArray[np.float64], rate: float) -> None:
         s, progress, total = self.run.settings, self.progress, self.run.updates
@@ -172,6 +207,8 @@ def save_state(path: Path, trainer: Trainer, identity: str) -> None:
         "update": progress.update,
         "schedule": [asdict(p) for p in progress.schedule],
         "ledger": progress.ledger.to_json(),
+        "drawn": progress.drawn,
+        "chains": learner.chains,
     }
     save_tensors(path, tensors, facts)
 
@@ -193,6 +230,8 @@ def restore_state(path: Path, trainer: Trainer, identity: str) -> bool:
     progress.history = [tuple(row) for row in tensors.pop("history").tolist()]
     progress.schedule = [PlateauState(**p) for p in facts["schedule"]]
     progress.ledger = Ledger.from_json(facts["ledger"])
+    progress.drawn = [(data, probes) for data, probes in facts["drawn"]]
+    learner.chains = facts["chains"]
     groups = {"weights": learner.weights, "memory": learner.memory, "average": progress.average}
     for key, tensor in tensors.items():
         group, name = key.split("/")

@@ -19,15 +19,17 @@ struct Problem {
     int64_t theta_stride, head_stride;    // in floats
     const uint8_t* tokens;                // [E, B, T + 1]
     uint64_t key;                         // of the probes; the fields from here to `steps` are unused if directions = 0
-    uint32_t update, reserved;
+    uint32_t update;
+    int32_t signs;                        // S, copies of a direction
     const uint32_t *expert_ids, *direction_ids, *kept;  // [E], [J], [blocks, 2]
-    const float* steps;                   // eps, [E]
+    const float* normals;                 // gaussian directions, [E, J, M], or null
+    const float* steps;                   // sign times eps, [E, S]
     double* sequence_losses;              // summed over time, [copies, B], or null
     double* token_losses;                 // [copies, B, T], or null
     float* hidden;                        // [copies, B, T, H], or null
 
     Sizes sizes() const { return {width, depth, embedding}; }
-    int copies_per_expert() const { return directions ? 2 * directions : 1; }
+    int copies_per_expert() const { return directions ? signs * directions : 1; }
     Direction direction(int expert, int j) const { return {key, direction_ids[j], update, expert_ids[expert], kept}; }
 };
 
@@ -81,12 +83,17 @@ class Worker {
     }
 
   private:
-    // Copies of an expert are (direction, sign), the positive sign first.
+    // Copies of an expert are (direction, sign).
     void pack(int copy) {
-        const int e = copy / p_.copies_per_expert(), j = copy % p_.copies_per_expert() / 2;
+        const int e = copy / p_.copies_per_expert();
         const float* theta = p_.theta + e * p_.theta_stride;
         if (p_.directions) {
-            perturb(theta, p_.size, p_.direction(e, j), copy % 2 ? -p_.steps[e] : p_.steps[e], theta_);
+            const int j = copy % p_.copies_per_expert() / p_.signs;
+            const float step = p_.steps[e * p_.signs + copy % p_.signs];
+            if (p_.normals)
+                perturb(theta, p_.size, p_.normals + (int64_t{e} * p_.directions + j) * p_.size, step, theta_);
+            else
+                perturb(theta, p_.size, p_.direction(e, j), step, theta_);
             theta = theta_;
         }
         weights_.pack(theta, p_.head + e * p_.head_stride);

@@ -64,6 +64,11 @@ inline void perturb(const float* theta, int64_t size, const Direction& z, float 
     }
 }
 
+// The same for a direction that is given as numbers.
+inline void perturb(const float* theta, int64_t size, const float* z, float step, float* out) {
+    for (int64_t i = 0; i < size; ++i) out[i] = theta[i] + step * z[i];
+}
+
 // total += coefficient z over one block of coordinates.
 inline void add_block(const Philox& words, double coefficient, double* total) {
     for (int i = 0; i < BLOCK; i += VL) {

@@ -1,0 +1,126 @@
+"""Paired differences between arms, with intervals over documents and over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from soma.analysis.bootstrap import interval_columns, percentile_interval, seed_interval
+from soma.analysis.scores import Key, Scores
+from soma.errors import SomaError
+from soma.plan import Plan
+from soma.rng import Stream
+from soma.runs import RunSpec
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one side of a comparison is."""
+
+    arm: str
+    updates: int | None = None
+    """Milestone; None is the end of the budget."""
+    iterate: str = "last"
+    k: int | None = None
+    """Active experts; None is the arm's own k."""
+
+    def key(self, plan: Plan, run: RunSpec) -> Key:
+        return run.id, self.updates or run.updates, self.iterate, self.k or plan.arms[self.arm].active
+
+
+def scores_of(plan: Plan, rows: pd.DataFrame) -> Scores:
+    """Losses of one set and split, with the draws that every analysis of that set shares."""
+    where = rows[["set", "split"]].drop_duplicates()
+    if len(where) != 1:
+        raise ValueError("rows of more than one set; compare within a set")
+    stream = Stream.named(plan.config.seed, "bootstrap", *(str(name) for name in where.iloc[0]))
+    return Scores(rows, plan.config.bootstrap_draws, stream)
+
+
+def shared_seeds(plan: Plan, *arms: str) -> list[int]:
+    """Seeds that all arms have.
+
+    Raises:
+        SomaError: if there is none.
+    """
+    seeds = [s for s in plan.arms[arms[0]].seeds if all(s in plan.arms[arm].seeds for arm in arms)]
+    if not seeds:
+        raise SomaError(f"the arms {', '.join(f'`{a}`' for a in arms)} share no seed to be compared at; give them one.")
+    return seeds
+
+
+def contrast(plan: Plan, scores: Scores, ours: Side, theirs: Side) -> dict[str, Any]:
+    """Loss of ours minus theirs over the seeds that both have."""
+    seeds = shared_seeds(plan, ours.arm, theirs.arm)
+    keys = [[side.key(plan, run) for run in _runs(plan, side.arm, seeds)] for side in (ours, theirs)]
+    (ours_mean, ours_draws), (theirs_mean, theirs_draws) = (scores.loss(k) for k in keys)
+    runs = list(dict.fromkeys(key[0] for side in keys for key in side))
+    return difference_row(ours_mean - theirs_mean, ours_draws - theirs_draws) | {"run": " ".join(runs)}
+
+
+def difference_row(per_seed: NDArray[np.float64], draws: NDArray[np.float64]) -> dict[str, Any]:
+    """Columns of a difference.
+
+    Args:
+        per_seed: [seeds]; draws: [R, seeds].
+    """
+    interval = percentile_interval(float(per_seed.mean()), draws.mean(axis=1))
+    counts = {"seeds": len(per_seed), "seeds_won": int((per_seed < 0).sum())}
+    return interval_columns("difference", interval, seed_interval(per_seed)) | counts
+
+
+def loss_row(plan: Plan, scores: Scores, side: Side) -> dict[str, Any]:
+    """Loss of an arm, mean over its seeds."""
+    runs = _runs(plan, side.arm, plan.arms[side.arm].seeds)
+    mean, draws = scores.loss([side.key(plan, run) for run in runs])
+    interval = percentile_interval(float(mean.mean()), draws.mean(axis=1))
+    where = {"arm": side.arm, "seeds": len(runs), "run": " ".join(run.id for run in runs)}
+    return where | interval_columns("loss", interval, seed_interval(mean))
+
+
+def at_equal_cost(
+    plan: Plan,
+    scores: Scores,
+    ours: Side,
+    theirs: Side,
+    cost: Mapping[str, Sequence[float]],
+    where: Literal["early", "late"] = "late",
+) -> dict[str, Any]:
+    """Loss of ours minus theirs where both have cost the same.
+
+    Args:
+        cost: what every run has cost at each of its milestones.
+        where: `late` is the largest budget that both reached, `early` the smallest that both have a milestone for.
+
+    Returns:
+        The columns of `contrast`; `seeds` is 0 and nothing else a number where the two have no budget in common.
+    """
+    seeds = shared_seeds(plan, ours.arm, theirs.arm)
+    pairs = zip(*(_runs(plan, side.arm, seeds) for side in (ours, theirs)), strict=True)
+    means, draws, runs = [], [], []
+    for pair in pairs:
+        ends = min(cost[run.id][-1] for run in pair), max(cost[run.id][0] for run in pair)
+        budget = ends[0] if where == "late" else ends[1]
+        found = []
+        for side, run in zip((ours, theirs), pair, strict=True):
+            _, _, iterate, k = side.key(plan, run)
+            found.append(scores.at_budget(run.id, run.milestones, cost[run.id], budget, iterate, k))
+        if found[0] is None or found[1] is None:
+            continue
+        means.append(found[0][0] - found[1][0])
+        draws.append(found[0][1] - found[1][1])
+        runs += [run.id for run in pair]
+    if not means:
+        nothing = np.full((1,), np.nan)
+        return difference_row(nothing, nothing[None]) | {"seeds": 0, "run": ""}
+    return difference_row(np.array(means), np.stack(draws, axis=1)) | {"run": " ".join(runs)}
+
+
+def _runs(plan: Plan, arm: str, seeds: Sequence[int]) -> list[RunSpec]:
+    by_seed = dict(zip(plan.arms[arm].seeds, plan.arm_runs[arm], strict=True))
+    return [by_seed[seed] for seed in seeds]

@@ -1,0 +1,95 @@
+"""Controls that the paper did not run: what else could explain the comparison at equal total size.
+
+B1 random shards; B2 a monolith of a single expert's size at the same operations; B3 averaged iterates; B4 the nearest
+expert alone; B5 the seed run and the preprocessing charged. (B6 is the precision of the finite difference, B7 the size
+curve, which this module's losses draw.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from soma.analysis.contrasts import Side, at_equal_cost, contrast, loss_row, scores_of
+from soma.plan import Plan
+
+
+def differences(plan: Plan, rows: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+    """One row per control and comparison, on test; negative is in favour of SOMA (B4: of its mixture).
+
+    Args:
+        rows: per-document test losses of the arms of `fixed_size` and `controls`.
+        costs: rows of `costs.run_costs`.
+    """
+    p = plan.config.products
+    soma, monolith = p.fixed_size.soma, p.fixed_size.against[0]
+    scores = scores_of(plan, rows)
+    out: list[dict[str, Any]] = []
+
+    def add(control: str, ours: str, theirs: str, row: Mapping[str, Any]) -> None:
+        out.append({"control": control, "ours": ours, "theirs": theirs, **row})
+
+    def compare(control: str, ours: Side, theirs: Side, words: tuple[str, str] = ("", "")) -> None:
+        names = (f"{ours.arm}{words[0]}", f"{theirs.arm}{words[1]}")
+        add(control, *names, contrast(plan, scores, ours, theirs))
+
+    compare("B1", Side(soma), Side(p.controls.random))
+    compare("B1", Side(p.controls.random), Side(monolith))
+    compare("B2", Side(soma), Side(p.controls.single))
+    for other in p.fixed_size.against:
+        words = (", averaged iterate",) * 2
+        compare("B3", Side(soma, iterate="average"), Side(other, iterate="average"), words)
+    compare("B4", Side(soma), Side(soma, k=1), ("", ", nearest expert alone"))
+    compare("B4", Side(soma, k=1), Side(monolith), (", nearest expert alone", ""))
+    arms = (soma, monolith)
+    charged = {
+        "operations with the seed run": _operations(plan, arms),
+        "device time with seed run and preprocessing": _time(plan, arms, costs),
+    }
+    for name, cost in charged.items():
+        add("B5", f"{soma}, equal {name}", monolith, at_equal_cost(plan, scores, Side(soma), Side(monolith), cost))
+    return pd.DataFrame(out)
+
+
+def sizes(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+    """The size curve (B7): test loss at the end of the budget of every arm, with its total parameters.
+
+    `kind` is `monolith` for one model and `ensemble` for several; the operations are equal but for rounding.
+    """
+    p = plan.config.products
+    scores = scores_of(plan, rows)
+    arms = list(dict.fromkeys([*p.controls.sizes, *p.fixed_size.arms]))
+    out = []
+    for arm in arms:
+        run = plan.arm_runs[arm][0]
+        if run.settings.method != "spsa":
+            continue
+        kind = "ensemble" if run.experts > 1 else "monolith"
+        sizes_ = {"kind": kind, "experts": run.experts, "n_pert": run.settings.n_pert, "width": run.settings.width}
+        cost = {"parameters": run.parameters, "operations": run.operations(run.updates)}
+        for iterate in ("last", "average"):
+            out.append(sizes_ | cost | {"iterate": iterate} | loss_row(plan, scores, Side(arm, iterate=iterate)))
+    return pd.DataFrame(out)
+
+
+def _operations(plan: Plan, arms: Sequence[str]) -> dict[str, list[float]]:
+    """Operations of every run at its milestones, its seed run included."""
+    out = {}
+    for run in (run for arm in arms for run in plan.arm_runs[arm]):
+        start = plan.runs[run.start] if run.start else None
+        before = start.operations(start.updates) if start else 0
+        out[run.id] = [float(before + run.operations(update)) for update in run.milestones]
+    return out
+
+
+def _time(plan: Plan, arms: Sequence[str], costs: pd.DataFrame) -> dict[str, list[float]]:
+    """Device seconds of every run at its milestones, with its seed run and, for clusters, the preprocessing."""
+    values = costs.set_index(["run", "update", "quantity"])["value"]
+    out = {}
+    for run in (run for arm in arms for run in plan.arm_runs[arm]):
+        extra = ["initialisation", *(["preprocessing"] if "clusters" in run.shards else [])]
+        names = ["aggregate device time", *extra]
+        out[run.id] = [sum(float(values.loc[(run.id, u, name)]) for name in names) for u in run.milestones]
+    return out

@@ -1,0 +1,132 @@
+"""How many experts to average, and which pairs complement each other (Figures 16 and 17, claims C10 and C11).
+
+The losses of all experts on all windows need not fit in memory: they come in blocks of windows.
+
+Shapes: N experts, n windows of a block, S scored bytes of a window, K = n S scored bytes of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from soma.ensemble import mixture_losses
+from soma.rng import Stream
+
+
+def active_experts(blocks: Iterable[tuple[NDArray[np.float64], NDArray[np.integer]]]) -> pd.DataFrame:
+    """Loss of the mixture of the first k experts for every k, one row per (k, document).
+
+    Args:
+        blocks: losses in nats [n, N, S], experts in the router's order (nearest first), and the document of each
+            window [n]. A document may lie in several blocks.
+
+    Returns:
+        `nats` summed over the scored `bytes` of the document.
+    """
+    parts = []
+    for losses, documents in blocks:
+        windows, experts, scored = losses.shape
+        if len(documents) != windows:
+            raise ValueError(f"{windows} windows, but documents for {len(documents)}")
+        for k in range(1, experts + 1):
+            nats = mixture_losses(losses[:, :k]).sum(axis=1)
+            parts.append(pd.DataFrame({"k": k, "document": documents, "nats": nats, "bytes": scored}))
+    if not parts:
+        raise ValueError("no losses were given")
+    return pd.concat(parts).groupby(["k", "document"], as_index=False).sum()
+
+
+def pairs(blocks: Iterable[NDArray[np.float64]]) -> pd.DataFrame:
+    """What averaging two experts gains and how similar their errors are, one row per pair.
+
+    Args:
+        blocks: losses in nats [n, N, S], experts in the same order in all windows.
+
+    Returns:
+        `gain`: mean of both experts' losses minus the loss of their mixture, nats per byte; never negative.
+        `correlation`: Pearson correlation over bytes of both experts' losses, after the mean over all experts was taken
+            from the loss of each byte (what is hard for everyone is no similarity).
+        `first_loss`, `second_loss`: of each expert alone.
+
+    Raises:
+        ValueError: with two experts, whose residuals are opposite whatever they are.
+    """
+    scored, total, mixed, residual_sum, products = 0, np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0)
+    for losses in blocks:
+        experts = losses.shape[1]
+        if experts < 3:
+            raise ValueError(f"{experts} experts: residuals need three or more, those of two are always opposite")
+        if not scored:
+            total, residual_sum = np.zeros(experts), np.zeros(experts)
+            mixed, products = np.zeros((experts, experts)), np.zeros((experts, experts))
+        flat = losses.transpose(1, 0, 2).reshape(experts, -1)  # [N, K]
+        residuals = flat - flat.mean(axis=0)
+        scored += flat.shape[1]
+        total += flat.sum(axis=1)
+        residual_sum += residuals.sum(axis=1)
+        products += residuals @ residuals.T
+        for e in range(experts - 1):
+            rest = flat[e + 1 :]
+            both = np.stack([np.broadcast_to(flat[e], rest.shape), rest], axis=1)
+            mixed[e, e + 1 :] += mixture_losses(both).sum(axis=1)
+    if not scored:
+        raise ValueError("no losses were given")
+    loss = total / scored
+    covariance = products / scored - np.outer(residual_sum, residual_sum) / scored**2
+    deviation = np.sqrt(covariance.diagonal())
+    if not deviation.all():
+        raise ValueError(f"expert {int(deviation.argmin())} loses as much as the mean of all on every byte")
+    first, second = np.triu_indices(len(loss), 1)
+    return pd.DataFrame(
+        {
+            "first": first,
+            "second": second,
+            "gain": (loss[first] + loss[second]) / 2 - mixed[first, second] / scored,
+            "correlation": (covariance / np.outer(deviation, deviation))[first, second],
+            "first_loss": loss[first],
+            "second_loss": loss[second],
+        }
+    )
+
+
+def complementarity(rows: pd.DataFrame, permutations: int, seed: int) -> pd.DataFrame:
+    """Whether pairs with less similar errors gain more: Spearman's correlation across pairs, in one row.
+
+    Pairs that share an expert are not independent, so the p-value is that of a Mantel test: the experts of the
+    similarity matrix are permuted, not the pairs. It is one-sided, the share of permutations (the given order among
+    them) with a correlation that is as negative or more; with N experts it cannot be below 1 / N!.
+
+    Args:
+        rows: from `pairs`.
+        permutations: random permutations of the experts.
+    """
+    first, second = rows["first"].to_numpy(), rows["second"].to_numpy()
+    experts = int(second.max()) + 1
+    # Ranks move with the pairs, so they are computed once and a permutation only rearranges them.
+    gain, similarity = (rankdata(rows[column]) for column in ("gain", "correlation"))
+    matrix = np.zeros((experts, experts))
+    matrix[first, second] = matrix[second, first] = similarity - similarity.mean()
+    centred = gain - gain.mean()
+    scale = np.sqrt((centred**2).sum() * (matrix[first, second] ** 2).sum())
+    if scale == 0:
+        raise ValueError("all pairs gain the same or are equally similar, so nothing can be correlated")
+    observed = matrix[first, second] @ centred / scale
+    orders = Stream.named(seed, "complementarity", "permutation").permutation(experts, update=np.arange(permutations))
+    permuted = np.array([matrix[order[first], order[second]] @ centred / scale for order in orders])
+    # Rounding must not hide the permutations that leave the pairs as they are.
+    as_low = 1 + int((permuted <= observed + 1e-12).sum())
+    return pd.DataFrame(
+        {
+            "spearman": [observed],
+            "p_value": [as_low / (permutations + 1)],
+            "mean_gain": [rows["gain"].mean()],
+            "experts": [experts],
+            "pairs": [len(rows)],
+            "permutations": [permutations],
+        }
+    )

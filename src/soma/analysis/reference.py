@@ -1,0 +1,132 @@
+"""The error of real estimates against a backpropagation reference on a separate large batch (Figure 5, Table 8, C7).
+
+Shapes: N experts, B sequences, T predicted bytes, M body parameters, V bytes, H embedding width.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from soma.analysis.gradients import exact_gradients
+from soma.estimators.spsa import estimate
+from soma.forward.engine import Engine
+from soma.models.spec import LSTMSpec
+from soma.probes import ProbeKind, Probes
+from soma.rng import Stream
+
+Batches = Callable[[int, int], NDArray[np.uint8]]
+"""Base batch [B, T + 1] of (expert, index); all have one size, and different indices share no sequence."""
+
+
+def estimate_errors(
+    engine: Engine,
+    spec: LSTMSpec,
+    theta: Tensor,
+    head: Tensor,
+    batches: Batches,
+    settings: Sequence[tuple[int, int]],
+    repeats: int,
+    reference_sequences: int,
+    eps: float,
+    seed: int,
+    kind: ProbeKind = "sparse",
+    dtype: torch.dtype = torch.float64,
+    clock: Callable[[], float] = time.perf_counter,
+) -> pd.DataFrame:
+    """Error and time of one global step's estimate, one row per setting.
+
+    The experts estimate one after the other, each with the whole machine. The references read the first batches of
+    `batches`; estimates read later ones, and repeat r of every setting starts at the same place with the same probes,
+    so that settings are compared on what they share.
+
+    Args:
+        theta: bodies [N, M]; head: [N, V, H], or [1, V, H] shared by all.
+        settings: pairs of n_pert and B. A B above the base batch is accumulated, with n_pert directions for each base
+            batch, as in training; one below it takes the first B sequences.
+        repeats: estimates per setting, at least two.
+        reference_sequences: sequences per expert in each of two disjoint reference batches.
+        eps: perturbation size.
+        kind: sparse probes are those of training; their error contains the bias of the rescaled mean (docs/paper.md
+            section 6).
+        dtype: of the reference gradients.
+
+    Returns:
+        `error`: mean over repeats of ||g_hat - g||^2 / ||g||^2 over all experts' coordinates, g the mean of both
+            references, and `error_se`, its standard error.
+        `aggregate_seconds`: forwards and combination, summed over experts; `elapsed_seconds`: of the slowest expert.
+            Medians over repeats, after one estimate of the first expert that is not counted.
+        `cosine_distance`: 1 - cosine of the two references, the same in every row.
+    """
+    base = len(batches(0, 0))
+    if repeats < 2:
+        raise ValueError(f"{repeats} estimate gives no standard error; use two or more")
+    for sequences in (reference_sequences, *(b for _, b in settings if b > base)):
+        if sequences < 1 or sequences % base:
+            raise ValueError(f"{sequences} sequences are no whole number of batches of {base}")
+    heads = head.expand(theta.shape[0], -1, -1)
+    each = reference_sequences // base
+    references = [_reference(spec, theta, heads, batches, range(i * each, (i + 1) * each), dtype) for i in (0, 1)]
+    reference = (references[0] + references[1]) / 2
+    stream = Stream.named(seed, "reference", "probe")
+    most = max(max(1, b // base) for _, b in settings)
+
+    def step(e: int, repeat: int, n_pert: int, batch: int) -> tuple[NDArray[np.float64], float]:
+        """Estimate [M] of expert e and its seconds; the text is read before the clock starts."""
+        accumulation = max(1, batch // base)
+        first = 2 * each + repeat * most
+        tokens = [np.ascontiguousarray(batches(e, first + a)[:batch])[None] for a in range(accumulation)]
+        probes = [
+            Probes(spec, stream, kind, repeat, (e,), range(a * n_pert, (a + 1) * n_pert)) for a in range(accumulation)
+        ]
+        start = clock()
+        found = estimate(engine, spec, theta[e : e + 1], heads[e : e + 1], tokens, probes, [eps])
+        return found.gradient[0], clock() - start
+
+    rows: list[dict[str, Any]] = []
+    for n_pert, batch in settings:
+        step(0, 0, n_pert, batch)
+        errors, seconds = np.zeros(repeats), np.empty((repeats, theta.shape[0]))
+        for repeat in range(repeats):
+            for e in range(theta.shape[0]):
+                found, seconds[repeat, e] = step(e, repeat, n_pert, batch)
+                errors[repeat] += ((found - reference[e]) ** 2).sum() / (reference**2).sum()
+        rows.append(
+            {
+                "n_pert": n_pert,
+                "batch": batch,
+                "accumulation": max(1, batch // base),
+                "experts": theta.shape[0],
+                "repeats": repeats,
+                "error": errors.mean(),
+                "error_se": errors.std(ddof=1) / repeats**0.5,
+                "aggregate_seconds": np.median(seconds.sum(axis=1)),
+                "elapsed_seconds": np.median(seconds.max(axis=1)),
+                "cosine_distance": cosine_distance(*references),
+                "reference_sequences": reference_sequences,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def cosine_distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    """1 - the cosine of the angle between two gradients, each taken as one long vector."""
+    return float(1 - (a * b).sum() / ((a**2).sum() * (b**2).sum()) ** 0.5)
+
+
+def _reference(
+    spec: LSTMSpec, theta: Tensor, heads: Tensor, batches: Batches, indices: range, dtype: torch.dtype
+) -> NDArray[np.float64]:
+    """Exact gradient on all these batches together, [N, M]."""
+    out = np.empty(tuple(theta.shape))
+    for e in range(theta.shape[0]):
+        tokens = np.concatenate([batches(e, i) for i in indices])[None]
+        out[e] = exact_gradients(spec, theta[e : e + 1], heads[e : e + 1], tokens, dtype)[0]
+    return out

@@ -1,0 +1,144 @@
+"""Sweeps over N, n_pert and B on ensemble validation (Figures 7, 8, 13 and 14, Table 10, claims C8 and C15).
+
+A global step costs u operations in all and tau operations of one expert; under a budget of C in all and of D for each
+expert an allocation can take s = min(C / u, D / tau) steps (docs/paper.md section 6). Losses between two milestones are
+interpolated; nothing is extrapolated.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from soma.analysis.bootstrap import interval_columns, percentile_interval, seed_interval
+from soma.analysis.contrasts import Side, at_equal_cost, contrast, loss_row, scores_of
+from soma.analysis.scores import Scores
+from soma.plan import Plan
+
+AXES = ("experts", "n_pert", "batch")
+CELLS = 12
+"""Budgets on each axis of the map of Figure 14."""
+
+
+def variants(plan: Plan) -> Iterator[tuple[str, int, str]]:
+    """Axis, value and arm of everything that was swept."""
+    product = plan.config.products.sweep
+    for axis, letter in zip(AXES, "npb", strict=True):
+        for value in getattr(product, axis):
+            yield axis, value, f"{product.arm}-{letter}{value}"
+
+
+def curves(plan: Plan, rows: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+    """Loss of every allocation at every milestone, with what it has cost until then.
+
+    Args:
+        rows: per-document validation losses of the swept arms.
+        costs: rows of `costs.run_costs`.
+    """
+    scores = scores_of(plan, rows)
+    seconds = costs.set_index(["run", "update", "quantity"])["value"]
+    out: list[dict[str, Any]] = []
+    for axis, value, arm in variants(plan):
+        runs = plan.arm_runs[arm]
+        for update in runs[0].milestones:
+            operations = runs[0].operations(update)
+            spent = {
+                "operations": operations,
+                "operations_per_expert": operations / runs[0].experts,
+                "device_seconds": _mean(seconds, runs, update, "aggregate device time"),
+                "elapsed_seconds": _mean(seconds, runs, update, "idealised elapsed time"),
+            }
+            where = {"axis": axis, "value": value, "update": update}
+            out.append(where | spent | loss_row(plan, scores, Side(arm, update)))
+    return pd.DataFrame(out)
+
+
+def differences(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+    """Neighbours on each axis at equal updates, the larger value minus the smaller.
+
+    And `per expert`: the most experts minus the fewest at equal work of each (C15); `aggregate`: the fewest minus the
+    most at the smallest operations in all that both have a loss for, where C8 says that fewer win.
+    """
+    scores = scores_of(plan, rows)
+    out: list[dict[str, Any]] = []
+    for axis in AXES:
+        arms = [(value, arm) for a, value, arm in variants(plan) if a == axis]
+        for (small, before), (large, after) in itertools.pairwise(arms):
+            sides = Side(after), Side(before)
+            out.append({"axis": axis, "larger": large, "smaller": small} | contrast(plan, scores, *sides))
+    counts = sorted((value, arm) for axis, value, arm in variants(plan) if axis == "experts")
+    if len(counts) > 1:
+        few, many = counts[0], counts[-1]
+        ends = {"larger": many[0], "smaller": few[0]}
+        out.append({"axis": "per expert"} | ends | contrast(plan, scores, Side(many[1]), Side(few[1])))
+        spent = {
+            run.id: [float(run.operations(u)) for u in run.milestones]
+            for _, arm in (few, many)
+            for run in plan.arm_runs[arm]
+        }
+        row = at_equal_cost(plan, scores, Side(few[1]), Side(many[1]), spent, "early")
+        out.append({"axis": "aggregate"} | ends | row)
+    return pd.DataFrame(out)
+
+
+def budgets(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+    """The best allocation at each budget of operations (Table 10): one row per (budget, allocation that reached it)."""
+    scores = scores_of(plan, rows)
+    out: list[dict[str, Any]] = []
+    for budget in plan.config.products.sweep.operations:
+        found: list[dict[str, Any]] = []
+        for arm in dict.fromkeys(arm for _, _, arm in variants(plan)):
+            row = _at(plan, scores, arm, budget)
+            if row is not None:
+                s = plan.arm_runs[arm][0].settings
+                sizes = {"experts": s.experts, "n_pert": s.n_pert, "batch": s.batch * s.accumulation}
+                found.append({"operations": budget, "arm": arm} | sizes | row)
+        best = min(found, key=lambda row: float(row["loss"]), default=None)
+        out += [row | {"best": row is best} for row in found]
+    return pd.DataFrame(out)
+
+
+def best_counts(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+    """The best N under a budget in all and one per expert (Figure 14), on a grid of both."""
+    scores = scores_of(plan, rows)
+    arms = [(value, arm) for axis, value, arm in variants(plan) if axis == "experts"]
+    ends = [plan.arm_runs[arm][0].operations(plan.arm_runs[arm][0].updates) for _, arm in arms]
+    per_expert = max(end / n for (n, _), end in zip(arms, ends, strict=True))
+    starts = [plan.arm_runs[arm][0].operations(plan.arm_runs[arm][0].milestones[0]) for _, arm in arms]
+    totals = np.geomspace(min(starts), max(ends), CELLS)
+    out: list[dict[str, Any]] = []
+    for total in totals:
+        for each in np.geomspace(min(s / n for (n, _), s in zip(arms, starts, strict=True)), per_expert, CELLS):
+            found = {n: row for n, arm in arms if (row := _at(plan, scores, arm, min(total, n * each))) is not None}
+            if found:
+                n = min(found, key=lambda n: found[n]["loss"])
+                reached = {"reached": " ".join(map(str, found)), "run": found[n]["run"]}
+                out.append({"total": total, "per_expert": each, "best": n, "loss": found[n]["loss"]} | reached)
+    return pd.DataFrame(out)
+
+
+def _at(plan: Plan, scores: Scores, arm: str, operations: float) -> dict[str, Any] | None:
+    """Loss of an arm at a budget, mean over its seeds; None where it was not trained that long or not saved so early.
+
+    A run may not spend more than it was trained for: what is left of a budget is not spent.
+    """
+    found = []
+    for run in plan.arm_runs[arm]:
+        spent = [float(run.operations(update)) for update in run.milestones]
+        at = scores.at_budget(run.id, run.milestones, spent, min(operations, spent[-1]), "last", plan.arms[arm].active)
+        if at is None:
+            return None
+        found.append(at)
+    means = np.array([mean for mean, _, _ in found])
+    interval = percentile_interval(float(means.mean()), np.mean([draws for _, draws, _ in found], axis=0))
+    runs = " ".join(run.id for run in plan.arm_runs[arm])
+    facts = {"interpolated": any(between for _, _, between in found), "seeds": len(found), "run": runs}
+    return interval_columns("loss", interval, seed_interval(means)) | facts
+
+
+def _mean(values: pd.Series, runs: Any, update: int, quantity: str) -> float:
+    return float(np.mean([values.loc[(run.id, update, quantity)] for run in runs]))

@@ -1,0 +1,107 @@
+"""Relative centred variance of the SPSA estimate of a whole ensemble (Figure 10, claim C6).
+
+The ensemble's estimate from probe j puts the experts' own estimates behind one another, x_j = (D_ej z_ej) over experts
+e, with D_ej the central difference of expert e's own loss.
+
+Shapes: N experts, J single probes, B sequences, T predicted bytes, M body parameters, V bytes, H embedding width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import Tensor
+
+from soma.analysis.gradients import exact_gradients
+from soma.estimators.spsa import central_differences
+from soma.forward.engine import Engine
+from soma.models.spec import LSTMSpec
+from soma.probes import ProbeKind, Probes
+from soma.rng import Stream
+
+
+def ensemble_variance(
+    spec: LSTMSpec,
+    theta: Tensor,
+    head: Tensor,
+    chunks: NDArray[np.uint8],
+    engines: Mapping[str, tuple[Engine, int]],
+    eps: float,
+    n_perts: Sequence[int],
+    seed: int,
+    kind: ProbeKind = "sparse",
+) -> pd.DataFrame:
+    """Variance at fixed weights on fixed text, one row per (chunk, precision, n_pert).
+
+    Args:
+        theta: bodies [N, M]; head: [N, V, H], or [1, V, H] shared by all.
+        chunks: bytes [chunks, N, B, T + 1], every expert its own batch.
+        engines: by the name of their precision, each with the number J of single probes that it measures. All use the
+            same probes on a chunk, the first J of them.
+        eps: perturbation size.
+        n_perts: probes of an estimate.
+
+    Returns:
+        `variance`: mean over single probes of ||x - E x||^2 / ||g||^2, divided by n_pert, with E x = diag(q) g and the
+            exact gradient g (docs/paper.md section 6); `variance_se` its standard error over probes.
+        `grouped`: the same of means of n_pert probes, so that the division by n_pert is measured; `grouped_se` its
+            standard error over the J / n_pert groups. Missing unless n_pert divides J, and the error with one group.
+        `predicted`: the formula of section 6 for each expert, summed.
+    """
+    experts = theta.shape[0]
+    head = head.expand(experts, -1, -1)
+    stream = Stream.named(seed, "variance", "probe")
+    q = activity(spec, kind)
+    rows: list[dict[str, Any]] = []
+    for chunk, tokens in enumerate(np.ascontiguousarray(chunks)):
+        exact = exact_gradients(spec, theta, head, tokens)
+        norm = (exact**2).sum()
+        predicted = (q * (1 + q.sum() - 2 * q) * exact**2).sum() / norm
+        for precision, (engine, count) in engines.items():
+            probes = Probes(spec, stream, kind, chunk, tuple(range(experts)), range(count))
+            losses = engine.losses(spec, theta, head, tokens, probes, [eps] * experts)
+            slopes = central_differences(losses, [eps] * experts)
+            single = _squared_errors(engine, probes, slopes, q * exact, 1) / norm
+            for n in n_perts:
+                grouped = _squared_errors(engine, probes, slopes, q * exact, n) / norm if count % n == 0 else single[:0]
+                rows.append(
+                    {
+                        "chunk": chunk,
+                        "precision": precision,
+                        "experts": experts,
+                        "n_pert": n,
+                        "probes": count,
+                        "variance": single.mean() / n,
+                        "variance_se": _standard_error(single) / n,
+                        "grouped": grouped.mean() if len(grouped) else float("nan"),
+                        "grouped_se": _standard_error(grouped),
+                        "predicted": predicted / n,
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+def activity(spec: LSTMSpec, kind: ProbeKind) -> NDArray[np.float64]:
+    """q, the probability that a probe moves a coordinate, [M]."""
+    return np.where(spec.gains, 1.0, 0.5) if kind == "sparse" else np.ones(spec.size)
+
+
+def _squared_errors(
+    engine: Engine, probes: Probes, slopes: NDArray[np.float64], mean: NDArray[np.float64], n: int
+) -> NDArray[np.float64]:
+    """||x - mean||^2 for the means x of n consecutive probes; slopes [N, J], mean [N, M], result [J / n]."""
+    out = np.empty(slopes.shape[1] // n)
+    for i in range(len(out)):
+        group = slice(i * n, (i + 1) * n)
+        x = engine.combine(replace(probes, directions=probes.directions[group]), slopes[:, group] / n)
+        out[i] = ((x - mean) ** 2).sum()
+    return out
+
+
+def _standard_error(values: NDArray[np.float64]) -> float:
+    return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("nan")

@@ -1,0 +1,98 @@
+"""Subcommands for people who use a trained model: `soma score`, `soma sample`, `soma route`, `soma export`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+_CORES = os.cpu_count() or 1
+
+_SCORE = """\
+How well a model predicts texts, in nats and bits per byte (lower is better), one line per file and one for all.
+
+A file is read as an evaluation set is: in windows of the size that the model was evaluated with, each from an empty
+state. The first bytes of a window (the routed prefix) choose the experts and are not scored; windows overlap by the
+prefix, so that every byte after the first prefix is scored once, however long the file. The interval holds 95 %: a
+bootstrap over windows, or over files if there are at least ten."""
+
+_SAMPLE = """\
+Text that may follow a prompt, byte by byte as it is drawn; the prompt itself is not printed.
+
+The model chooses its experts from the first bytes of a text (the routed prefix). While fewer bytes are there, it
+chooses from what there is, again after every byte, and newly chosen experts read the text from its beginning; once the
+prefix is full, the choice stays. An empty prompt is read as one line feed. Bytes that are not UTF-8 are shown as the
+replacement character (--raw writes them as they are)."""
+
+_ROUTE = """\
+Which experts a text goes to, nearest first: similarity (cosine) and distance to each expert's cluster, and the words
+that the cluster has more than other text. Only the first bytes of the file (the routed prefix) are looked at."""
+
+_EXPORT = """\
+Write a trained run of a campaign as a folder that the other commands and soma.inference.Ensemble.load read: weights,
+router, ensemble.json with a hash of every file, and README.md, a model card with the campaign's own measurements."""
+
+
+def add_commands(commands: Any) -> None:
+    """Add them to the parser's subcommands."""
+    c = _command(commands, "score", "nats and bits per byte of files under a model", _SCORE)
+    c.add_argument("files", nargs="+", metavar="FILE", help="text files, one document each; - is standard input")
+    _model_options(c, threads=_CORES)
+    c.add_argument(
+        "--json", dest="as_json", action="store_true", help="print JSON, one object per line, instead of a table"
+    )
+
+    c = _command(commands, "sample", "text that may follow a prompt", _SAMPLE)
+    c.add_argument("--prompt", default="", help="text to continue (default: empty)")
+    c.add_argument("--length", type=int, default=500, help="bytes to draw (default: %(default)s)")
+    c.add_argument(
+        "--temperature",
+        type=float,
+        default=1.0,
+        help="below 1 prefers likely bytes, 0 always takes the likeliest (default: %(default)s)",
+    )
+    c.add_argument("--top-k", type=int, help="draw among that many likeliest bytes only")
+    c.add_argument("--top-p", type=float, help="draw among the fewest bytes that hold this probability, say 0.9")
+    c.add_argument("--seed", type=int, default=0, help="the same seed draws the same text (default: %(default)s)")
+    c.add_argument("--show-experts", action="store_true", help="say on standard error which experts speak")
+    c.add_argument("--raw", action="store_true", help="write bytes as they are, UTF-8 or not")
+    _model_options(c, threads=1)
+
+    c = _command(commands, "route", "which experts a text goes to", _ROUTE)
+    c.add_argument("file", metavar="FILE", help="a text file; - is standard input")
+    c.add_argument("--terms", type=int, default=8, help="words printed for each expert (default: %(default)s)")
+    _model_options(c, threads=1)
+
+    c = _command(commands, "export", "a trained run as a model folder", _EXPORT)
+    c.add_argument(
+        "--campaign", type=Path, required=True, metavar="FOLDER", help="results of a campaign, results/small"
+    )
+    c.add_argument("--run", required=True, help="name of a run below its runs/, for example soma-n8-s0")
+    c.add_argument(
+        "--output", type=Path, required=True, metavar="FOLDER", help="folder to write; an older one is replaced"
+    )
+    c.add_argument(
+        "--iterate",
+        choices=("last", "average"),
+        default="last",
+        help="the last weights (as in the tables), or their running average (default: %(default)s)",
+    )
+    c.add_argument("--k", type=int, help="experts averaged by default (default: 4, or all if there are fewer)")
+
+
+def _command(commands: Any, name: str, help_: str, description: str) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=help_, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.set_defaults(step=f"{'export' if name == 'export' else 'models'}.{name}", log=None)
+    return command
+
+
+def _model_options(command: argparse.ArgumentParser, threads: int) -> None:
+    command.add_argument(
+        "--model", type=Path, required=True, metavar="FOLDER", help="a model's folder, as `soma export` writes it"
+    )
+    command.add_argument("--k", type=int, help="experts whose predictions are averaged (default: the model's own)")
+    command.add_argument("--device", default="cpu", help="cpu, or cuda for a GPU (default: %(default)s)")
+    command.add_argument("--threads", type=int, default=threads, help="processor threads (default: %(default)s)")

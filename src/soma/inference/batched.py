@@ -1,0 +1,101 @@
+"""The runner for any torch device: experts side by side in one batch, their groups padded to a common size.
+
+A GPU launches the same few kernels for one expert or for a hundred, so experts whose groups are of similar size run
+together. Nothing here needs a compiler. Shapes as in `soma.inference.runner`; E experts of a batch, B their sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from soma.inference.runner import Runner
+from soma.models import lstm
+from soma.models.lstm import State
+from soma.models.spec import VOCABULARY, LSTMSpec
+
+_TIME = 64  # positions whose activations are alive at once
+_BUDGET = {"cpu": 1 << 22, "cuda": 1 << 28}
+"""Floats of activations alive at once."""
+
+Batch = tuple[list[int], NDArray[np.int64]]
+"""Experts [E] and their pairs [E, B], padded by repeating an expert's last one."""
+
+
+class BatchedRunner(Runner):
+    """Batched matrix products over experts."""
+
+    name = "torch"
+
+    def __init__(self, spec: LSTMSpec, bodies: Tensor, heads: Tensor, device: torch.device) -> None:
+        super().__init__(spec, bodies, heads)
+        self.device = device
+        self._bodies, self._heads = (x.detach().float().to(device) for x in (bodies, heads))
+
+    @torch.inference_mode()
+    def losses(
+        self, expert: NDArray[np.integer], sequence: NDArray[np.integer], tokens: NDArray[np.uint8], scored: int
+    ) -> NDArray[np.float64]:
+        out = torch.empty(len(expert), scored, device=self.device)
+        read = torch.from_numpy(np.ascontiguousarray(tokens)).to(self.device)
+        rows = torch.from_numpy(np.asarray(sequence, np.int64)).to(self.device)
+        time = tokens.shape[1] - 1
+        for experts, pairs in self._batches(expert, time):
+            theta, head = self._weights(experts)
+            places = torch.from_numpy(pairs).to(self.device)
+            text = read[rows[places]]
+            state: State | None = None
+            for first in range(0, time, _TIME):
+                last = min(first + _TIME, time)
+                hidden, state = lstm.hidden(self.spec, theta, head, text[:, :, first:last], state)
+                skip = max(0, time - scored - first)  # positions of the block that are not scored
+                if skip < last - first:
+                    targets = text[:, :, first + 1 + skip : last + 1]
+                    nats = lstm.cross_entropy(hidden[:, :, skip:], head, targets)
+                    start = first + skip - (time - scored)
+                    out[places, start : start + nats.shape[2]] = nats
+        return out.double().cpu().numpy()
+
+    def start(self, pairs: int) -> State:
+        """Per block, hidden and cell state [P, 1, D]."""
+        zero = torch.zeros(pairs, 1, self.spec.width, device=self.device)
+        return [(zero, zero) for _ in range(self.spec.depth)]
+
+    @torch.inference_mode()
+    def advance(self, expert: NDArray[np.integer], tokens: NDArray[np.uint8], state: State) -> NDArray[np.float64]:
+        theta, head = self._weights([int(e) for e in expert])
+        read = torch.from_numpy(np.ascontiguousarray(tokens)).to(self.device)[:, None]
+        hidden, state[:] = lstm.hidden(self.spec, theta, head, read, state)
+        logits = torch.einsum("ph,pvh->pv", hidden[:, 0, -1], head)
+        return torch.softmax(logits.double(), dim=1).cpu().numpy()
+
+    def _weights(self, experts: list[int]) -> tuple[Tensor, Tensor]:
+        """Bodies [E, M] and heads [E, V, H]."""
+        which = torch.tensor(experts, device=self.device)
+        heads = self._heads.expand(len(experts), -1, -1) if len(self._heads) == 1 else self._heads[which]
+        return self._bodies[which], heads
+
+    def _batches(self, expert: NDArray[np.integer], time: int) -> Iterator[Batch]:
+        """Groups of similar size together, so that at most half of a batch is padding."""
+        per_sequence = min(_TIME, time) * (10 * self.spec.width + VOCABULARY)
+        room = max(1, _BUDGET[self.device.type] // per_sequence)  # sequences at once
+        # One expert's pairs lie together; a group larger than the room is cut.
+        edges = np.flatnonzero(np.diff(expert, prepend=-1))
+        groups = [
+            (int(expert[a]), np.arange(first, min(first + room, b)))
+            for a, b in zip(edges, np.append(edges[1:], len(expert)), strict=True)
+            for first in range(a, b, room)
+        ]
+        groups.sort(key=lambda group: -len(group[1]))
+        while groups:
+            most = len(groups[0][1])
+            count = 1
+            while count < min(len(groups), max(1, room // most)) and 2 * len(groups[count][1]) >= most:
+                count += 1
+            batch, groups = groups[:count], groups[count:]
+            pairs = np.stack([np.pad(places, (0, most - len(places)), mode="edge") for _, places in batch])
+            yield [e for e, _ in batch], pairs

@@ -1,0 +1,118 @@
+"""How fast a request is answered (Table 12): routed, gathered, run, averaged, and its losses back in memory.
+
+A request is one window: R routed bytes and W - R scored ones. Times are of complete batches of requests; the kernel
+returns only when all its results are there, and a GPU's are copied to the host, so nothing is left in flight.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from soma.inference.model import Ensemble
+
+WARM_UPS, REPEATS = 2, 7
+
+
+def measure(
+    ensemble: Ensemble, windows: NDArray[np.uint8], *, repeats: int = REPEATS, warm_ups: int = WARM_UPS
+) -> dict[str, Any]:
+    """Throughput, latency, share of routing and peak memory of one ensemble on one batch of requests.
+
+    Args:
+        windows: bytes [n, W + 1], one request each; the last byte is a target only.
+
+    Returns:
+        One row: `requests`, sizes, `seconds` of a batch (median, `seconds_min`, `seconds_max`),
+        `bytes_per_second` (W input bytes of every request), `scored_bytes_per_second`, `latency_seconds` (median of a
+        batch of one request), `routing_share` (median), `peak_bytes` and how it was measured, engine, device, threads.
+    """
+    runner = ensemble.runner
+    memory = _Peak(ensemble.device)
+    totals, routing = timed(lambda: _complete(ensemble, windows), repeats, warm_ups)
+    peak, kind = memory.read()
+    alone, _ = timed(lambda: _complete(ensemble, windows[:1]), repeats, warm_ups)
+    n, width = windows.shape
+    seconds = median(totals)
+    return {
+        "experts": ensemble.experts,
+        "width": ensemble.spec.width,
+        "depth": ensemble.spec.depth,
+        "k": ensemble.k,
+        "parameters": ensemble.bodies.numel() + ensemble.heads.numel(),
+        "requests": n,
+        "window": width - 1,
+        "prefix": ensemble.prefix,
+        "seconds": seconds,
+        "seconds_min": min(totals),
+        "seconds_max": max(totals),
+        "bytes_per_second": n * (width - 1) / seconds,
+        "scored_bytes_per_second": n * (width - 1 - ensemble.prefix) / seconds,
+        "latency_seconds": median(alone),
+        "routing_share": median(r / t for r, t in zip(routing, totals, strict=True)),
+        "peak_bytes": peak,
+        "peak_kind": kind,
+        "weight_bytes": 4 * (ensemble.bodies.numel() + ensemble.heads.numel()),
+        "engine": runner.name,
+        "device": torch.cuda.get_device_name(ensemble.device) if ensemble.device.startswith("cuda") else "cpu",
+        "threads": torch.get_num_threads(),
+        "repeats": repeats,
+    }
+
+
+def timed(work: Callable[[], float], repeats: int, warm_ups: int) -> tuple[list[float], list[float]]:
+    """Seconds of each repeat, and what `work` returned in each: the seconds of routing inside."""
+    totals, inside = [], []
+    for i in range(warm_ups + repeats):
+        started = time.perf_counter()
+        routing = work()
+        elapsed = time.perf_counter() - started
+        if i >= warm_ups:
+            totals.append(elapsed)
+            inside.append(routing)
+    return totals, inside
+
+
+def _complete(ensemble: Ensemble, windows: NDArray[np.uint8]) -> float:
+    """Answer a batch of requests; the seconds that routing took."""
+    started = time.perf_counter()
+    selected = ensemble.select(windows)
+    routed = time.perf_counter() - started
+    ensemble.losses(windows, selected)
+    return routed
+
+
+class _Peak:
+    """The most memory in use since this was made: the device's for a GPU, else the process's."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self.reset = False
+        if device.startswith("cuda"):
+            torch.cuda.reset_peak_memory_stats(device)
+            return
+        try:
+            Path("/proc/self/clear_refs").write_text("5")  # Linux: the high-water mark starts again from here
+            self.reset = True
+        except OSError:
+            pass
+
+    def read(self) -> tuple[int, str]:
+        """Bytes, and of what."""
+        if self.device.startswith("cuda"):
+            return torch.cuda.max_memory_allocated(self.device), "device, allocated"
+        if self.reset:
+            for line in Path("/proc/self/status").read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) << 10, "process, resident, during the requests"
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most * (1 if sys.platform == "darwin" else 1024), "process, resident, since its start"

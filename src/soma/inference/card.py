@@ -1,0 +1,150 @@
+"""The model card: what a model was trained on, what it costs and loses, its limits, and how to load it.
+
+A card holds what it is given and nothing else: a number that was not measured is `not measured`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from soma.settings.base import Model
+
+COSTS = (
+    "arithmetic operations",
+    "aggregate device time",
+    "idealised elapsed time",
+    "actual elapsed time",
+    "initialisation",
+    "preprocessing",
+)
+"""The six quantities of soma.cost, which are never merged."""
+_NONE = "not measured"
+
+
+class Loss(Model):
+    """A measured loss."""
+
+    set: str
+    """What it was measured on, for example `test`."""
+    k: int
+    """Experts averaged."""
+    nats: float
+    """Per byte."""
+    low: float | None = None
+    high: float | None = None
+    """Ends of the 95 % interval over documents."""
+    bytes: int | None = None
+    documents: int | None = None
+
+
+class Cost(Model):
+    """One of the six quantities."""
+
+    value: float
+    unit: str
+    convention: str = ""
+    """How it was counted."""
+
+
+class Card(Model):
+    """Facts for a model card."""
+
+    data: tuple[str, ...] = ()
+    """Sentences on the training text."""
+    licence: str = ""
+    """Of the training text."""
+    losses: tuple[Loss, ...] = ()
+    costs: dict[str, Cost] = Field(default_factory=dict)
+    """By quantity (`COSTS`)."""
+    machine: str = ""
+    """What the times were measured on."""
+    limits: tuple[str, ...] = ()
+    """Sentences, beyond those that hold for every model of this kind."""
+
+
+def card(about: Mapping[str, Any], facts: Card, name: str) -> str:
+    """README.md of a model's folder, from `ensemble.json` and the facts given."""
+    n, k, prefix, window = about["experts"], about["k"], about["prefix"], about["window"]
+    chosen = (
+        f"a router reads the first {prefix} bytes of a text and chooses {k} of them, whose predictions are averaged"
+        if about["routed"]
+        else f"the first {k} serve every text (there is no router), and their predictions are averaged"
+    )
+    lines = [
+        f"# {name}",
+        "",
+        f"A byte-level language model: {n} LSTM expert{'s' if n > 1 else ''} of width {about['width']} and depth "
+        f"{about['depth']}, {about['parameters']:,} parameters in all; {chosen}. Weights: run `{about['run']}`, "
+        f"`{about['iterate']}` iterate, update {about['update']}.",
+        "",
+        "## Use",
+        "",
+        "```python",
+        "from soma.inference import Ensemble",
+        "",
+        'model = Ensemble.load("path/to/this/folder")',
+        'print(model.score("A text of at least a few hundred bytes ...").bits)',
+        'print(b"".join(model.sample("My fellow citizens", 200, seed=1)).decode(errors="replace"))',
+        "```",
+        "",
+        "On the command line: `soma score`, `soma sample`, `soma route`, each with `--model path/to/this/folder`.",
+        "",
+        "## Data",
+        "",
+        *(facts.data or ("Training text: not recorded.",)),
+        "",
+        f"Licence of the training text: {facts.licence or 'not recorded'}.",
+        "",
+        "## Losses",
+        "",
+        *_losses(facts),
+        "",
+        "## Cost",
+        "",
+        *_costs(facts),
+        "",
+        "## Limits",
+        "",
+        *(f"- {limit}" for limit in (*_limits(prefix, window), *facts.limits)),
+        "",
+        "## Files",
+        "",
+        "Weights are safetensors, the rest JSON and npz; no file holds code. `ensemble.json` has the SHA-256 of every "
+        "file but this one, and loading checks them.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _limits(prefix: int, window: int) -> tuple[str, ...]:
+    return (
+        f"Trained and evaluated on windows of {window} bytes, each from an empty state; longer samples extrapolate.",
+        f"A text is routed on its first {prefix} bytes for good; scores say nothing about those bytes.",
+        "It continues text of the kind that it was trained on. It was not trained to be right, useful or harmless.",
+        "It can repeat pieces of its training text.",
+    )
+
+
+def _losses(facts: Card) -> list[str]:
+    if not facts.losses:
+        return [f"Losses: {_NONE}."]
+    lines = [
+        "| set | experts averaged | nats per byte [95 %] | scored bytes | documents |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for loss in facts.losses:
+        interval = _NONE if loss.low is None or loss.high is None else f"{loss.low:.4f}, {loss.high:.4f}"
+        counts = [_NONE if x is None else f"{x:,}" for x in (loss.bytes, loss.documents)]
+        lines.append(f"| {loss.set} | {loss.k} | {loss.nats:.4f} [{interval}] | {counts[0]} | {counts[1]} |")
+    return lines
+
+
+def _costs(facts: Card) -> list[str]:
+    lines = ["| quantity | value | counted as |", "| --- | --- | --- |"]
+    for quantity in COSTS:
+        cost = facts.costs.get(quantity)
+        value = _NONE if cost is None else f"{cost.value:.3g} {cost.unit}"
+        lines.append(f"| {quantity} | {value} | {cost.convention if cost else ''} |")
+    return [*lines, "", f"Times were measured on: {facts.machine or 'not recorded'}."]

@@ -1,0 +1,153 @@
+"""The CPU's runner: a C++ kernel whose lanes hold features, fast for few sequences of an expert (csrc/infer.cpp).
+
+Weights are packed once, when the runner is made. Shapes as in `soma.inference.runner`; L depth, D padded width.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from soma.errors import SomaError
+from soma.forward import cpu
+from soma.inference.runner import Runner
+from soma.models.spec import VOCABULARY, LSTMSpec
+
+_int, _long, _pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
+
+
+class _Request(ctypes.Structure):
+    """`Request` of csrc/infer.cpp, field by field."""
+
+    _fields_ = (
+        *((name, _int) for name in ("pairs", "time", "scored", "threads")),
+        *((name, _pointer) for name in ("expert", "sequence", "tokens")),
+        ("stride", _long),
+        *((name, _pointer) for name in ("states", "losses", "probabilities")),
+    )
+
+
+class CompiledRunner(Runner):
+    """Experts packed for the kernel. It uses as many threads as torch does (`torch.set_num_threads`)."""
+
+    name = "cpu"
+
+    def __init__(self, spec: LSTMSpec, bodies: Tensor, heads: Tensor) -> None:
+        super().__init__(spec, bodies, heads)
+        self._library = library()
+        theta, head = (x.detach().to("cpu", torch.float32).contiguous() for x in (bodies, heads))
+        stride = head.stride(0) if len(head) > 1 else 0
+        sizes = (spec.width, spec.depth, spec.embedding, len(theta))
+        weights = (theta.data_ptr(), theta.stride(0), head.data_ptr(), stride)
+        self._ensemble = self._library.soma_infer_open(*sizes, *weights)
+        if not self._ensemble:
+            raise MemoryError("no memory for the packed weights")
+        weakref.finalize(self, self._library.soma_infer_close, self._ensemble)
+        self._state = int(self._library.soma_infer_state(self._ensemble))
+
+    def losses(
+        self, expert: NDArray[np.integer], sequence: NDArray[np.integer], tokens: NDArray[np.uint8], scored: int
+    ) -> NDArray[np.float64]:
+        out = np.empty((len(expert), scored))
+        self._run(expert, sequence, tokens, tokens.shape[1] - 1, scored, losses=out.ctypes.data)
+        return out
+
+    def start(self, pairs: int) -> NDArray[np.float32]:
+        """[P, 2 L D]"""
+        return np.zeros((pairs, self._state), np.float32)
+
+    def advance(
+        self, expert: NDArray[np.integer], tokens: NDArray[np.uint8], state: NDArray[np.float32]
+    ) -> NDArray[np.float64]:
+        if state.shape != (len(expert), self._state) or not state.flags.c_contiguous:
+            raise ValueError(f"a state of {state.shape} does not fit {len(expert)} pairs")
+        out = np.empty((len(expert), VOCABULARY), np.float32)
+        rows = np.arange(len(expert))
+        self._run(
+            expert, rows, tokens, tokens.shape[1], 1, states=state.ctypes.data, probabilities=out.ctypes.data
+        )  # fmt: skip
+        wide = out.astype(np.float64)
+        return wide / wide.sum(axis=1, keepdims=True)
+
+    def _run(
+        self,
+        expert: NDArray[np.integer],
+        sequence: NDArray[np.integer],
+        tokens: NDArray[np.uint8],
+        time: int,
+        scored: int,
+        **results: int,
+    ) -> None:
+        experts, rows = (np.ascontiguousarray(x, np.int32) for x in (expert, sequence))
+        read = np.ascontiguousarray(tokens, np.uint8)
+        if not len(experts):
+            return
+        inside = experts.min() >= 0 and experts.max() < self.experts and rows.min() >= 0 and rows.max() < len(read)
+        if not inside or not 1 <= scored <= time:
+            raise ValueError(f"pairs of {self.experts} experts and {len(read)} sequences, {scored} of {time} positions")
+        request = _Request(
+            pairs=len(experts),
+            time=time,
+            scored=scored,
+            threads=torch.get_num_threads(),
+            expert=experts.ctypes.data,
+            sequence=rows.ctypes.data,
+            tokens=read.ctypes.data,
+            stride=read.shape[1],
+            **results,
+        )
+        if self._library.soma_infer_run(self._ensemble, ctypes.byref(request)):
+            raise MemoryError("the inference kernel ran out of memory")
+
+
+def available() -> bool:
+    """Whether a kernel that this machine can run was built."""
+    try:
+        library()
+    except SomaError:
+        return False
+    return True
+
+
+def library() -> Any:
+    """The kernel for this machine, or for the instruction set that SOMA_CPU_ISA names.
+
+    Raises:
+        SomaError: it was not built, or the processor lacks the instructions.
+    """
+    wanted = os.environ.get("SOMA_CPU_ISA")
+    for isa in (wanted,) if wanted else cpu.INSTRUCTION_SETS:
+        if cpu.library(isa) is not None and (found := _load(isa)) is not None:
+            return found
+    raise SomaError(
+        f"the inference kernel ({wanted or 'any instruction set'}) is not built, or not for this processor; install a "
+        "C++ compiler and reinstall the package, or set the engine to torch."
+    )
+
+
+@cache
+def _load(isa: str) -> Any:
+    found = find_spec(f"soma.inference._cpu_{isa}")
+    if found is None or found.origin is None:
+        return None
+    try:
+        loaded = ctypes.CDLL(found.origin)
+    except OSError:  # built on another system
+        return None
+    loaded.soma_infer_open.argtypes = [*(ctypes.c_int,) * 4, _pointer, _long, _pointer, _long]
+    loaded.soma_infer_open.restype = _pointer
+    loaded.soma_infer_close.argtypes, loaded.soma_infer_close.restype = [_pointer], None
+    loaded.soma_infer_state.argtypes, loaded.soma_infer_state.restype = [_pointer], _long
+    loaded.soma_infer_run.argtypes = [_pointer, _pointer]
+    if loaded.soma_infer_request_bytes() != ctypes.sizeof(_Request):
+        raise SomaError(f"{found.origin} was built from other sources than this package's; reinstall the package.")
+    return loaded

@@ -1,0 +1,160 @@
+"""A model's folder: `weights.safetensors`, `features/` and `router/` as routing wrote them, `ensemble.json`, README.md.
+
+`ensemble.json` says what the ensemble is and how it was trained to be used, and holds the hash of every file but the
+model card, which people may edit. Nothing in it is code.
+
+Shapes: N experts, M parameters of a body, V = 256 bytes, H embedding width.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from soma.errors import SomaError
+from soma.inference.card import Card, card
+from soma.manifest import atomic_directory, describe_files, read_json, sha256_file, sha256_json, write_bytes, write_json
+from soma.models.spec import VOCABULARY, LSTMSpec
+from soma.routing.features import Features
+from soma.routing.router import Router
+from soma.rows import Iterate
+from soma.training.checkpoint import load_tensors, save_tensors
+
+FORMAT = 1
+MANIFEST = "ensemble.json"
+WEIGHTS = "weights.safetensors"
+_ROUTING = {"features": ("features.json", "features.npz", "vocabulary.json"), "router": ("router.json", "router.npz")}
+
+
+def export(
+    spec: LSTMSpec,
+    bodies: Tensor,
+    heads: Tensor,
+    output: Path,
+    *,
+    run: str,
+    iterate: Iterate,
+    update: int,
+    k: int,
+    prefix: int,
+    window: int,
+    features: Path | None,
+    router: Path | None,
+    facts: Card,
+    sources: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Write a model's folder, whole or not at all.
+
+    Args:
+        bodies, heads: [N, M], and [N, V, H] or [1, V, H] shared by all.
+        run, iterate, update: which weights of which run these are.
+        k: experts averaged unless a user asks for another number.
+        prefix, window: bytes that are routed, and of a window in all.
+        features, router: folders that routing wrote; both None where experts are not chosen by a router.
+        facts: what the model card says beyond the above.
+        sources: what the weights were read from, with hashes; recorded as it is.
+
+    Returns:
+        `ensemble.json`.
+
+    Raises:
+        SomaError: weights that are not numbers, sizes that do not fit each other, or a damaged router.
+    """
+    experts = len(bodies)
+    if not 1 <= k <= experts:
+        raise SomaError(f"k = {k} experts cannot be averaged of {experts}; choose k between 1 and {experts}.")
+    if not bool(torch.isfinite(bodies).all() and torch.isfinite(heads).all()):
+        raise SomaError(
+            f"the weights of {run} ({iterate}, update {update}) are not all finite; export another milestone."
+        )
+    routing = _routing(features, router, experts)
+    record = {
+        "kind": "ensemble",
+        "format": FORMAT,
+        **asdict(spec),
+        "experts": experts,
+        "shared_head": len(heads) == 1 and experts > 1,
+        "parameters": bodies.numel() + heads.numel(),
+        "k": k,
+        "prefix": prefix,
+        "window": window,
+        "run": run,
+        "iterate": iterate,
+        "update": update,
+        "routed": bool(routing),
+        "sources": dict(sources),
+    }
+    with atomic_directory(output) as directory:
+        save_tensors(directory / WEIGHTS, {"bodies": bodies, "heads": heads}, {"run": run, "iterate": iterate})
+        names = [WEIGHTS]
+        for kind, source in routing.items():
+            (directory / kind).mkdir()
+            for name in _ROUTING[kind]:
+                shutil.copyfile(source / name, directory / kind / name)
+                names.append(f"{kind}/{name}")
+        record["files"] = describe_files(directory, names)
+        record["id"] = sha256_json(record)
+        write_json(directory / MANIFEST, record)
+        write_bytes(directory / "README.md", card(record, facts, output.name).encode())
+    return record
+
+
+def read(directory: Path) -> tuple[LSTMSpec, Tensor, Tensor, Router | None, dict[str, Any]]:
+    """Sizes, bodies [N, M], heads [N or 1, V, H], router and manifest of a model's folder.
+
+    Raises:
+        SomaError: the folder or a file is missing, or a file was altered.
+    """
+    about = _verified(directory)
+    spec = LSTMSpec(about["width"], about["depth"], about["embedding"])
+    tensors, _ = load_tensors(directory / WEIGHTS)
+    bodies, heads = tensors["bodies"], tensors["heads"]
+    shared = about["shared_head"] or about["experts"] == 1
+    expected = ((about["experts"], spec.size), (1 if shared else about["experts"], VOCABULARY, spec.embedding))
+    if (tuple(bodies.shape), tuple(heads.shape)) != expected:
+        raise SomaError(f"{directory / WEIGHTS} has other sizes than {MANIFEST} says; export the run again.")
+    router = None
+    if about["routed"]:
+        router = Router.load(directory / "router", Features.load(directory / "features"))
+        if router.n != about["experts"]:
+            raise SomaError(f"{directory / 'router'} knows {router.n} experts, not {about['experts']}; export again.")
+    return spec, bodies, heads, router, about
+
+
+def _verified(directory: Path) -> dict[str, Any]:
+    """`ensemble.json`, after every file was compared with it."""
+    if not directory.is_dir():
+        raise SomaError(f"there is no folder {directory}; name one that `soma export` wrote.")
+    path = directory / MANIFEST
+    if not path.exists():
+        raise SomaError(f"{directory} holds no {MANIFEST}, so it is no model; name a folder that `soma export` wrote.")
+    about = read_json(path)
+    if not isinstance(about, dict) or about.get("kind") != "ensemble":
+        raise SomaError(f"{path} does not describe an ensemble; name a folder that `soma export` wrote.")
+    if about.get("format") != FORMAT:
+        raise SomaError(f"{path} has format {about.get('format')}, this version reads {FORMAT}; export the run again.")
+    if about.get("id") != sha256_json({key: value for key, value in about.items() if key != "id"}):
+        raise SomaError(f"{path} was altered after it was written; export the run again.")
+    for name, known in about["files"].items():
+        file = directory / name
+        if not file.exists():
+            raise SomaError(f"{file} is missing; copy the whole folder again, or export the run again.")
+        if file.stat().st_size != known["bytes"] or sha256_file(file) != known["sha256"]:
+            raise SomaError(f"{file} was altered or cut short (its hash is not the one in {MANIFEST}); copy it again.")
+    return about
+
+
+def _routing(features: Path | None, router: Path | None, experts: int) -> dict[str, Path]:
+    """The folders to copy, after a check that they belong together and to this many experts."""
+    if features is None or router is None:
+        return {}
+    loaded = Router.load(router, Features.load(features))
+    if loaded.n != experts:
+        raise SomaError(f"{router} has {loaded.n} clusters for {experts} experts; give the router that the run used.")
+    return {"features": features, "router": router}

@@ -1,0 +1,232 @@
+"""A trained ensemble, ready to use: routed losses, scores, routes and samples.
+
+    from soma.inference import Ensemble
+    model = Ensemble.load("models/soma-n8")
+    print(model.score("some text ...").bits)
+
+Shapes: N experts, M parameters of a body, V = 256 bytes, H embedding width, n windows, K experts averaged for each,
+W window bytes, R routed prefix bytes, S scored bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from soma.ensemble import mixture_losses
+from soma.errors import SomaError
+from soma.forward.engine import create
+from soma.inference import compiled, folder
+from soma.inference.batched import BatchedRunner
+from soma.inference.compiled import CompiledRunner
+from soma.inference.evaluator import EvaluatorRunner
+from soma.inference.generation import Generation, generate
+from soma.inference.route import PrefixRouter
+from soma.inference.runner import Runner, grouped
+from soma.inference.sampling import Sampling
+from soma.inference.score import Score, cut, score_windows
+from soma.models.spec import LSTMSpec
+
+_SEQUENCES = 4096
+"""Windows of one call: their losses take 100 MB at the paper's sizes."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a text goes, nearest expert first."""
+
+    experts: tuple[int, ...]
+    similarities: tuple[float, ...]
+    """Cosine between the text and each expert's cluster."""
+    read: int
+    """Bytes that were looked at."""
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Experts, their router, and how they are to be used."""
+
+    spec: LSTMSpec
+    bodies: Tensor
+    """[N, M]"""
+    heads: Tensor
+    """[N, V, H], or [1, V, H] shared by all."""
+    router: PrefixRouter | None
+    """None where the experts' shards mean nothing to a router: then the first k experts serve every text."""
+    k: int
+    """Experts averaged."""
+    prefix: int
+    """R"""
+    window: int
+    """W"""
+    about: dict[str, Any]
+    """`ensemble.json` of the folder; empty for an ensemble made by hand."""
+    engine: str = "auto"
+    """`cpu` (the compiled kernel), `torch`, `evaluator` (the engine of evaluation, to the bit), `triton` (the same with
+    that engine), or `auto`, the fastest one present."""
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.k <= len(self.bodies):
+            raise SomaError(
+                f"k = {self.k} experts cannot be averaged of {len(self.bodies)}; choose k between 1 and "
+                f"{len(self.bodies)}."
+            )
+        if not 1 <= self.prefix < self.window:
+            raise SomaError(f"a prefix of {self.prefix} bytes must be shorter than the window of {self.window} bytes.")
+
+    @classmethod
+    def load(cls, path: str | Path, *, k: int | None = None, engine: str = "auto", device: str = "cpu") -> Ensemble:
+        """Read a folder that `soma export` wrote; every file is checked against its hash.
+
+        Args:
+            k: experts to average, instead of the number that the folder names.
+
+        Raises:
+            SomaError: a file is missing or altered, k does not fit, or the engine or device is not there.
+        """
+        spec, bodies, heads, router, about = folder.read(Path(path))
+        model = cls(
+            spec,
+            bodies,
+            heads,
+            None if router is None else PrefixRouter(router),
+            about["k"] if k is None else k,
+            about["prefix"],
+            about["window"],
+            about,
+            engine,
+            device,
+        )
+        _ = model.runner  # a missing engine is told here
+        return model
+
+    def with_k(self, k: int) -> Ensemble:
+        """The same experts, another number of them averaged."""
+        return replace(self, k=k)
+
+    @property
+    def experts(self) -> int:
+        """N"""
+        return len(self.bodies)
+
+    @cached_property
+    def runner(self) -> Runner:
+        """Packed or placed on the device when first used."""
+        return make_runner(self.spec, self.bodies, self.heads, self.engine, self.device)
+
+    def select(self, windows: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Experts of each window [n, at least R], nearest first, from its first R bytes; int64 [n, K]."""
+        if self.router is None:
+            return np.broadcast_to(np.arange(self.k), (len(windows), self.k))
+        return self.router.route(windows, self.prefix, self.k)
+
+    def losses(self, windows: NDArray[np.uint8], selected: NDArray[np.integer] | None = None) -> NDArray[np.float64]:
+        """Nats of every scored byte under the mean probability of the selected experts, as `soma.ensemble` has it.
+
+        Args:
+            windows: bytes [n, T + 1] with T > R, each read from the zero state.
+            selected: experts of each window, [n, K]; None routes them.
+
+        Returns:
+            float64 [n, T - R].
+        """
+        scored = windows.shape[1] - 1 - self.prefix
+        out = np.empty((len(windows), scored))
+        for first in range(0, len(windows), _SEQUENCES):
+            some = windows[first : first + _SEQUENCES]
+            chosen = self.select(some) if selected is None else selected[first : first + _SEQUENCES]
+            out[first : first + _SEQUENCES] = self._run(some, chosen, scored)
+        return out
+
+    def _run(self, windows: NDArray[np.uint8], selected: NDArray[np.integer], scored: int) -> NDArray[np.float64]:
+        expert, sequence, place = grouped(selected)
+        each = np.empty((selected.size, scored))
+        each[place] = self.runner.losses(expert, sequence, windows, scored)
+        return mixture_losses(each.reshape(*selected.shape, scored))
+
+    def score(self, text: str | bytes) -> Score:
+        """Nats and bits per byte of a text, with an interval over its windows.
+
+        The text is read as an evaluation set is: windows of W + 1 bytes, each from the zero state; the first R bytes
+        of a window are routed and not scored, and windows follow each other so that every later byte is scored once.
+        The last window may be shorter.
+
+        Raises:
+            SomaError: the text is too short to score one byte.
+        """
+        data = text.encode() if isinstance(text, str) else text
+        whole, rest = cut(data, self.window, self.prefix)
+        losses = list(self.losses(whole)) if len(whole) else []
+        if rest is not None:
+            losses += list(self.losses(rest))
+        return score_windows(losses)
+
+    def route(self, text: str | bytes, k: int | None = None) -> Route:
+        """Experts of a text from its first R bytes, or from what there is of them.
+
+        Raises:
+            SomaError: the ensemble has no router, or k does not fit.
+        """
+        if self.router is None:
+            raise SomaError("this ensemble has no router: its experts share one shard or have shards without meaning.")
+        data = (text.encode() if isinstance(text, str) else text)[: self.prefix]
+        experts = self.router.route([data], self.prefix, self.k if k is None else k)[0].tolist()
+        similarity = self.router.similarities(data)
+        return Route(tuple(experts), tuple(float(similarity[e]) for e in experts), len(data))
+
+    def generation(self, prompt: str | bytes = b"") -> Generation:
+        """A stream that has read `prompt` and says what may come next."""
+        return Generation(
+            self.runner, self.router, self.k, self.prefix, prompt.encode() if isinstance(prompt, str) else prompt
+        )
+
+    def sample(
+        self,
+        prompt: str | bytes = b"",
+        length: int | None = None,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+    ) -> Iterator[bytes]:
+        """Bytes that may follow the prompt, one by one; without a length it does not end.
+
+        Args:
+            temperature: below 1 prefers likely bytes; 0 takes the likeliest.
+            top_k: draw among that many likeliest bytes only.
+            top_p: draw among the fewest likeliest bytes that hold this probability.
+            seed: the same seed and settings give the same bytes (on one kind of processor).
+        """
+        return generate(self.generation(prompt), Sampling(temperature, top_k, top_p, seed), length)
+
+
+def make_runner(spec: LSTMSpec, bodies: Tensor, heads: Tensor, engine: str, device: str) -> Runner:
+    """The runner called `engine`; `auto` is the compiled kernel on a CPU if it was built, else torch.
+
+    Raises:
+        SomaError: if the engine or the device is not available here.
+    """
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise SomaError(f"the device is {device}, but torch sees no CUDA device here; use cpu or a CUDA machine.")
+    torch.backends.cuda.matmul.allow_tf32 = False  # as in training and evaluation (DEVIATIONS.md)
+    torch.backends.cudnn.allow_tf32 = False
+    if engine == "cpu" and device != "cpu":
+        raise SomaError(f"the engine cpu does not run on {device}; use auto or torch.")
+    if engine == "cpu" or (engine == "auto" and device == "cpu" and compiled.available()):
+        return CompiledRunner(spec, bodies, heads)
+    if engine in ("auto", "torch"):
+        return BatchedRunner(spec, bodies, heads, torch.device(device))
+    if engine in ("evaluator", "triton"):
+        own = create("auto" if engine == "evaluator" else engine, device)
+        return EvaluatorRunner(spec, bodies, heads, own, torch.device(device))
+    raise SomaError(f"the engine is `{engine}`; use auto, cpu, torch, triton or evaluator.")

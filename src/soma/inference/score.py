@@ -1,0 +1,98 @@
+"""Cutting a text into the windows that are scored, and the interval of its mean loss.
+
+Shapes: n windows, W window bytes, R routed prefix bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from soma.errors import SomaError
+from soma.rng import Stream
+
+_DRAWS = 1000
+_DOCUMENTS = 10
+"""With fewer documents than this an interval over documents says little; windows are resampled instead."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Loss of a text or of several, with a 95 % interval."""
+
+    nats: float
+    """Per byte."""
+    low: float
+    """Ends of the interval of `nats`; NaN where there are fewer than two units to resample."""
+    high: float
+    bytes: int
+    """Scored bytes."""
+    windows: int
+    unit: str
+    """What the bootstrap resamples: `windows` or `documents`."""
+    sums: NDArray[np.float64]
+    """Nats and bytes of each window, [n, 2]."""
+
+    @property
+    def bits(self) -> float:
+        """Per byte."""
+        return self.nats / float(np.log(2))
+
+
+def cut(text: bytes, window: int, prefix: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8] | None]:
+    """Windows [n, W + 1], each W - R bytes after the one before, and a shorter last one [1, ...] if bytes are left.
+
+    Every byte from R + 1 on is scored once.
+
+    Raises:
+        SomaError: fewer than R + 2 bytes.
+    """
+    data = np.frombuffer(text, np.uint8)
+    if not len(data):
+        raise SomaError("the text is empty; there is nothing to score.")
+    if len(data) < prefix + 2:
+        raise SomaError(
+            f"the text has {len(data)} bytes, too few to score: the first {prefix} are routed and the next is an "
+            f"input, so it needs at least {prefix + 2}."
+        )
+    step = window - prefix
+    whole = (len(data) - prefix - 1) // step
+    starts = np.arange(whole) * step
+    windows = (
+        np.lib.stride_tricks.sliding_window_view(data, window + 1)[starts]
+        if whole
+        else np.empty((0, window + 1), np.uint8)
+    )
+    rest = data[whole * step :]
+    return np.ascontiguousarray(windows), rest[None].copy() if len(rest) > prefix + 1 else None
+
+
+def score_windows(losses: Sequence[NDArray[np.float64]]) -> Score:
+    """The mean loss of one text's windows; `losses` has the nats of every scored byte of each."""
+    sums = np.array([[row.sum(), len(row)] for row in losses])
+    return _score(sums, sums, "windows")
+
+
+def total(scores: Sequence[Score]) -> Score:
+    """All texts together: resampled by document if there are enough of them, else by window."""
+    sums = np.concatenate([score.sums for score in scores])
+    if len(scores) < _DOCUMENTS:
+        return _score(sums, sums, "windows")
+    return _score(sums, np.array([score.sums.sum(axis=0) for score in scores]), "documents")
+
+
+def _score(sums: NDArray[np.float64], units: NDArray[np.float64], name: str) -> Score:
+    """A percentile bootstrap of the ratio of summed nats to summed bytes over `units`, [u, 2]."""
+    low = high = float("nan")
+    if len(units) > 1:
+        ratios = np.empty(_DRAWS)
+        for draw in range(_DRAWS):
+            chosen = Stream.named(0, "score").integers(len(units), len(units), update=draw)
+            nats, count = units[chosen].sum(axis=0)
+            ratios[draw] = nats / count
+        low, high = (float(q) for q in np.quantile(ratios, [0.025, 0.975]))
+    nats, count = sums.sum(axis=0)
+    return Score(float(nats / count), low, high, int(count), len(sums), name, sums)

@@ -1,0 +1,68 @@
+"""What several figures draw: curves with bands, intervals, dot plots, and a panel without data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from soma.report.style import MUTED
+
+INTERVALS = "Thick: 95 % interval over documents; thin: over seeds, where there are two or more."
+BANDS = "Bands: 95 % over documents; mean over seeds."
+ELSEWHERE = "The paper's numbers are of other sizes, text and devices and are not drawn."
+
+
+def curve(axis: Axes, frame: pd.DataFrame, x: str, look: Mapping[str, Any]) -> None:
+    """A loss with the band of its interval."""
+    axis.plot(frame[x], frame["loss"], markersize=3.5, **look)
+    axis.fill_between(frame[x], frame["low"], frame["high"], color=look["color"], alpha=0.12, linewidth=0)
+
+
+def intervals(
+    axis: Axes, at: Sequence[float] | pd.Series, frame: pd.DataFrame, value: str, colour: str, vertical: bool = True,
+    prefix: str = "", **options: Any,
+) -> None:  # fmt: skip
+    """Points with their interval over documents, thick, and over seeds, thin.
+
+    Args:
+        at: where they stand on the other axis.
+        prefix: of the columns `low`, `high`, `seed_low` and `seed_high`.
+    """
+    lines = axis.vlines if vertical else axis.hlines
+    places = np.asarray(at, dtype=float)
+    for low, high, width in (("seed_low", "seed_high", 0.9), ("low", "high", 2.6)):
+        ends = frame[prefix + low].to_numpy(dtype=float), frame[prefix + high].to_numpy(dtype=float)
+        known = np.isfinite(ends[0])
+        if known.any():
+            lines(places[known], ends[0][known], ends[1][known], color=colour, linewidth=width, alpha=0.75)
+    points = (places, frame[value]) if vertical else (frame[value], places)
+    look = {"marker": "o", "markersize": 5, "linestyle": "none"} | options
+    axis.plot(*points, color=colour, markeredgecolor="white", markeredgewidth=0.6, **look)
+
+
+def categories(axis: Axes, labels: Sequence[str]) -> None:
+    """Names down the left side, the first on top."""
+    axis.set_yticks(range(len(labels)), labels)
+    axis.set_ylim(len(labels) - 0.4, -0.6)
+    axis.grid(visible=False, axis="y")
+
+
+def zero(axis: Axes, vertical: bool = False) -> None:
+    """The line where both sides are equal."""
+    (axis.axvline if vertical else axis.axhline)(0.0, color=MUTED, linewidth=0.8, linestyle="--", zorder=1)
+
+
+def nothing(axis: Axes, text: str = "not measured in this campaign") -> None:
+    """A panel that has nothing to show says so."""
+    axis.set_axis_off()
+    axis.text(0.5, 0.5, text, transform=axis.transAxes, ha="center", va="center", color=MUTED)
+
+
+def with_paper(drawn: pd.DataFrame, points: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Measured rows and the paper's points under them; `source` tells them apart."""
+    measured = drawn.assign(source="measured")
+    return pd.concat([measured, pd.DataFrame(points).assign(source="paper")]) if points else measured

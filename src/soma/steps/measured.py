@@ -1,0 +1,99 @@
+"""The measurement step: what a measurement may open, and where its rows go."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from soma.data.windows import TrainWindows
+from soma.forward.engine import Engine, create
+from soma.manifest import atomic_path, read_json
+from soma.rng import Stream
+from soma.routing.shards import Shards
+from soma.runs import RunSpec
+from soma.settings.training import Compute
+from soma.steps.published import Published, Routers
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Everything that a measurement may read. The test set is not among it."""
+
+    settings: Mapping[str, Any]
+    """`runs` (Plan.published), `product` and `seed`."""
+    results: Path
+    """Folder of the campaign."""
+    compute: Compute
+    kept: dict[tuple[str, Any], Any] = field(default_factory=dict)
+
+    @property
+    def product(self) -> Mapping[str, Any]:
+        return self.settings["product"]
+
+    @cached_property
+    def engine(self) -> Engine:
+        return create(self.compute.engine, self.compute.device)
+
+    @cached_property
+    def runs(self) -> list[Published]:
+        return list(self.opened())
+
+    def opened(self) -> Iterator[Published]:
+        """The runs, one at a time."""
+        for entry in self.settings["runs"]:
+            yield Published.open(entry, self.results / "runs")
+
+    def stream(self, *purpose: str) -> Stream:
+        return Stream.named(self.settings["seed"], *purpose)
+
+    def windows(self, run: RunSpec) -> TrainWindows:
+        return self._keep(("windows", run.window), lambda: TrainWindows(self.results / "corpus/train", run.window))
+
+    def shards(self, run: RunSpec) -> Shards:
+        return self._keep(("shards", run.shards), lambda: Shards.open(self.results / "shards" / run.shards))
+
+    def _keep(self, key: tuple[str, Any], make: Callable[[], Any]) -> Any:
+        """What is opened once is kept."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]
+
+    @property
+    def routers(self) -> Routers:
+        return Routers(self.results / "routing")
+
+    def batch(
+        self, run: RunSpec, expert: int, sequences: int, index: int, purpose: str, validation: bool = False
+    ) -> NDArray[np.uint8]:
+        """Random crops of an expert's training (or expert-validation) windows; uint8 [sequences, T + 1].
+
+        Numbered batches of one purpose are independent; windows are drawn with replacement.
+        """
+        shards, own = self.shards(run), run.shard(expert)
+        ids = np.asarray(shards.validation(own) if validation else shards.train(own))
+        u = self.stream("measure", purpose).uniform(2 * sequences, update=index, expert=expert)
+        offsets = (u[1::2] * (run.window - run.settings.crop + 1)).astype(np.int64)
+        chosen = ids[(u[0::2] * len(ids)).astype(np.int64)]
+        return self.windows(run).crops(chosen, offsets, run.settings.crop)
+
+
+def measure(name: str, settings: Path, results: Path, output: Path, compute: Path, threads: int) -> None:
+    """Write the rows of one measurement as Parquet.
+
+    Args:
+        name: module of `soma.steps.measure`, with hyphens for underscores.
+        results: folder of the campaign.
+    """
+    torch.set_num_threads(threads)
+    at = Inputs(read_json(settings), results, Compute.model_validate(read_json(compute) | {"threads": threads}))
+    rows = importlib.import_module(f"soma.steps.measure.{name.replace('-', '_')}").measure(at)
+    with atomic_path(output) as path:
+        rows.to_parquet(path, index=False)

@@ -1,0 +1,31 @@
+"""A tiny ensemble on text-like bytes.
+
+Shapes: N experts, B sequences, T predicted bytes, M body parameters, V bytes, H embedding width.
+"""
+
+import numpy as np
+import torch
+
+from soma.models import lstm
+from soma.models.spec import LSTMSpec
+from soma.rng import Stream
+
+SPEC = LSTMSpec(4, 1, 4)
+
+
+def ensemble(experts, *shape, spec=SPEC, heads=1):
+    """Bodies [N, M], heads [heads, V, H] and bytes `shape`, of which 16 values occur.
+
+    Gains are off their initial 1 and everything is larger, so that the gradient is not the same everywhere.
+    """
+    pairs = [lstm.initialise(spec, Stream.named(e, "init")) for e in range(max(experts, heads))]
+    theta, head = (torch.stack(x) for x in zip(*pairs, strict=True))
+    noise = Stream.named(0, "noise").normal(theta.numel()).reshape(theta.shape).astype(np.float32)
+    bytes_ = 97 + Stream.named(0, "bytes").integers(int(np.prod(shape)), 16).reshape(shape)
+    return theta[:experts] + 0.1 * torch.from_numpy(noise)[:experts], 3 * head[:heads], bytes_.astype(np.uint8)
+
+
+def assert_near(value, error, expected, what):
+    """Within four standard errors, which must themselves be small."""
+    assert abs(value - expected) < 4 * error, f"{what}: {value:.4g} against {expected:.4g} ± {error:.2g}"
+    assert error < 0.06 * expected, f"{what}: too few draws to tell, {expected:.4g} ± {error:.2g}"

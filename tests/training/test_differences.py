@@ -1,0 +1,57 @@
+"""Training with other directions and differences than the paper's: it learns, resumes, and pairs its updates."""
+
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+
+from soma.settings.training import Difference
+from soma.training.loop import Interrupted, restore_state, save_state
+from tests.training.test_loop import digest, spec, trained, trainer
+
+ALTERNATING = {"difference": "alternating", "probe": "gaussian"}
+OTHERS = [{"difference": d} for d in get_args(Difference) if d != "central"] + [{"probe": "gaussian"}]
+
+
+@pytest.mark.parametrize("change", OTHERS, ids=str)
+def test_it_learns_as_central_differences_do(change):
+    state = trained(spec(updates=60, experts=1, **change), range(1), engine="auto")
+    assert state.history[0][3] > 4.5
+    assert state.history[-1][3] < 4.2
+
+
+@pytest.mark.parametrize("stop_at", [5, 6])
+def test_interrupted_between_or_inside_a_pair_of_updates(tmp_path, stop_at):
+    run, path = spec(**ALTERNATING), tmp_path / "state.safetensors"
+    whole = trained(run)
+    first = trainer(run)
+    with pytest.raises(Interrupted):
+        first.train(lambda: save_state(path, first, "id"), should_stop=lambda: first.progress.update == stop_at)
+    second = trainer(run)
+    assert restore_state(path, second, "id")
+    second.train(lambda: None)
+    assert digest(second.progress) == digest(whole)
+
+
+@pytest.mark.parametrize("engine", ["torch", "auto"])
+def test_a_group_gives_the_bytes_of_one_process_each(engine):
+    run = spec(difference="curvature", probe="gaussian")
+    together = trained(run, engine=engine)
+    for e in range(2):
+        for name, tensor in trained(run, range(e, e + 1), engine=engine).kept.items():
+            assert torch.equal(tensor, together.kept[name]), name
+
+
+def test_a_pair_of_updates_uses_the_directions_of_one_with_both_signs():
+    batches = [trainer(spec()).learner._batch(0, 0)]
+
+    def body(update, **change):
+        gradient, _, _ = trainer(spec(**change)).learner.gradients(update, batches, lambda initial: [initial] * 2)
+        return gradient.numpy()
+
+    for probe in ("sparse", "gaussian"):
+        pair = [body(update, probe=probe, difference="alternating") for update in (6, 7)]
+        central = body(3, probe=probe)
+        assert np.allclose(np.mean(pair, axis=0), central, atol=1e-3 * np.abs(central).max())
+        assert not np.allclose(pair[0], pair[1], atol=1e-3 * np.abs(central).max())
