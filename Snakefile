@@ -7,15 +7,15 @@ from snakemake.utils import min_version
 min_version("9.27")
 
 
-report: "workflow/report/workflow.rst"
-
-
 include: "workflow/rules/common.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/routing.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/report.smk"
+
+
+report: f"{RESULTS}/front.rst"
 
 
 localrules:
@@ -28,6 +28,7 @@ localrules:
 rule all:
     default_target: True
     input:
+        f"{RESULTS}/README.md",
         expand(
             "{dir}/{name}.{suffix}",
             dir=TABLE_DIR,

@@ -28,7 +28,7 @@ LAYERS = [
     {"analysis"},
     {"report"},
     {"steps"},
-    {"cli_models"},
+    {"cli_models", "cli_campaign"},
     {"cli", "workflow"},
 ]
 RANK = {name: i for i, layer in enumerate(LAYERS) for name in layer}

@@ -1,4 +1,4 @@
-"""The command line: a subcommand per workflow rule and those of `soma.cli_models`; no logic.
+"""The command line: a subcommand per workflow rule, and those of `cli_models` and `cli_campaign`.
 
 Libraries are imported by the step that needs them.
 """
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from soma import cli_models
+from soma import cli_campaign, cli_models
 from soma.errors import SomaError
 
 log = logging.getLogger("soma")
@@ -32,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SomaError as error:
         log.error(str(error))
         return 1
+    except BrokenPipeError:  # whoever read our output has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         log.error("interrupted")
         return 130
@@ -53,11 +56,12 @@ def _start_logging(path: Path | None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="soma",
-        description="Use a trained model (score, sample, route, export), or run one step of the SOMA reproduction; "
-        "Snakemake calls the steps (`snakemake --cores all`).",
+        description="Use a trained model (score, sample, route, export), look at a campaign (plan, status, verify), or "
+        "run one step of the SOMA reproduction; Snakemake calls the steps (`snakemake --cores all`).",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     cli_models.add_commands(commands)
+    cli_campaign.add_commands(commands)
 
     def add(name: str, step: str, help_: str, *paths: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help_, description=help_)
@@ -111,8 +115,9 @@ def _parser() -> argparse.ArgumentParser:
         "table", "report.write_table", "one table", "settings", "measurements", "sets", "routing", "paper", "output"
     )
     c.add_argument("--name", required=True)
-    c = add("figure", "report.write_figure", "one figure", "settings", "measurements", "output")
+    c = add("figure", "report.write_figure", "one figure", "settings", "measurements", "paper", "output")
     c.add_argument("--name", required=True)
+    add("summary", "report.write_summary", "the first page", "settings", "measurements", "runs", "tables", "output")
     return parser
 
 

@@ -84,4 +84,4 @@ def _per_document(data: EvaluationSet, nats: NDArray[np.float64]) -> pd.DataFram
         }
     )
     keys = ["split", "document", "document_id", "group", "host"]
-    return frame.groupby(keys, sort=True, as_index=False).sum()
+    return frame.groupby(keys, sort=True, as_index=False).sum(skipna=False)

@@ -76,7 +76,7 @@ def test_against_single_estimates_one_by_one(kind):
         assert np.isnan(row.grouped_se) == (count % row.n_pert > 0 or count == row.n_pert)
 
 
-@pytest.mark.parametrize("kind", ["sparse", "dense"])
+@pytest.mark.parametrize("kind", ["sparse", "dense", "gaussian"])
 def test_the_formula_of_section_6_and_one_over_n_pert(kind):
     """Also that E x = diag(q) g: the error is taken about it."""
     theta, head, chunks = ensemble(3, 1, 3, 2, 9)
@@ -84,8 +84,9 @@ def test_the_formula_of_section_6_and_one_over_n_pert(kind):
     for row in rows.itertuples():
         assert_near(row.variance, row.variance_se, row.predicted, f"n_pert = {row.n_pert}")
         assert_near(row.grouped, row.grouped_se, row.predicted, f"means of {row.n_pert}")
-    if kind == "dense":
-        assert np.allclose(rows.predicted, (SPEC.size - 1) / rows.n_pert, rtol=1e-12)
+    if kind != "sparse":
+        d = SPEC.size
+        assert np.allclose(rows.predicted, (d - 1 if kind == "dense" else d + 1) / rows.n_pert, rtol=1e-12)
 
 
 def test_repeatable_paired_and_indifferent_to_how_heads_are_given():

@@ -123,7 +123,7 @@ def test_an_edited_key_reruns_exactly_what_it_touches(toy, change, expected):
 
 
 def test_edited_code_reruns_the_rules_that_run_it(toy):
-    path = toy.folder / "src/soma/report/tables.py"
+    path = toy.folder / "src/soma/report/comparisons.py"
     source = path.read_text()
     try:
         path.write_text(source + "\n# a remark\n")

@@ -98,7 +98,8 @@ rule table:
 
 rule figure:
     input:
-        lambda wc: FIGURE_INPUTS[wc.name],
+        rows=lambda wc: FIGURE_INPUTS[wc.name],
+        paper="config/paper_values.yaml",
     output:
         svg=report(
             f"{FIGURE_DIR}/{{name}}.svg",
@@ -120,5 +121,29 @@ rule figure:
     message:
         "Drawing {wildcards.name}"
     shell:
-        "{SOMA} figure --log {log} --name {wildcards.name} --settings {params.file}"
+        "{SOMA} figure --log {log} --name {wildcards.name} --settings {params.file} --paper {input.paper}"
         " --measurements {MEASUREMENTS} --output {FIGURE_DIR}"
+
+
+rule summary:
+    input:
+        measured(*EVIDENCE, "costs"),
+        tables=[f"{TABLE_DIR}/{name}.md" for name in TABLE_INPUTS],
+        figure=f"{FIGURE_DIR}/figure1.png",
+    output:
+        readme=f"{RESULTS}/README.md",
+        front=f"{RESULTS}/front.rst",
+    log:
+        f"{LOGS}/summary.log",
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    params:
+        code=code("report"),
+        settings=settings("campaign"),
+        file=SETTINGS.path("campaign"),
+    message:
+        "Writing the first page"
+    shell:
+        "{SOMA} summary --log {log} --settings {params.file} --measurements {MEASUREMENTS} --runs {RUNS}"
+        " --tables {TABLE_DIR} --output {output.readme}"

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from soma.analysis.contrasts import Side, at_equal_cost, contrast, loss_row, scores_of
+from soma.analysis.costs import by_milestone
 from soma.plan import Plan
 
 
@@ -86,7 +87,7 @@ def _operations(plan: Plan, arms: Sequence[str]) -> dict[str, list[float]]:
 
 def _time(plan: Plan, arms: Sequence[str], costs: pd.DataFrame) -> dict[str, list[float]]:
     """Device seconds of every run at its milestones, with its seed run and, for clusters, the preprocessing."""
-    values = costs.set_index(["run", "update", "quantity"])["value"]
+    values = by_milestone(costs)
     out = {}
     for run in (run for arm in arms for run in plan.arm_runs[arm]):
         extra = ["initialisation", *(["preprocessing"] if "clusters" in run.shards else [])]

@@ -13,7 +13,7 @@ from soma.plan import Plan
 from soma.runs import part_experts
 
 QUANTITIES = {
-    "arithmetic operations": "T B N F_N s for each forward of a batch (2 n_pert for central differences); head, validation, routing excluded",
+    "arithmetic operations": "T B N F_N s for each forward (2 n_pert for central differences); head, validation and routing excluded",
     "aggregate device time": "sum over jobs of the time inside recorded updates; validation and saving excluded",
     "idealised elapsed time": "one device per expert, all at once: recorded updates of the slowest expert",
     "actual elapsed time": "first start to last end of the run's jobs by the clock, whatever else ran between",
@@ -70,6 +70,12 @@ def run_costs(
                         }
                     )
     return pd.DataFrame(rows)
+
+
+def by_milestone(costs: pd.DataFrame) -> pd.Series:
+    """Values by run, update and quantity; arms that share a run have the same."""
+    keys = ["run", "update", "quantity"]
+    return costs.drop_duplicates(keys).set_index(keys)["value"]
 
 
 def _initialisation(plan: Plan, start: str | None, records: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> float:

@@ -75,7 +75,7 @@ def _independence(rows: pd.DataFrame) -> list[Difference]:
     ratios = rows[(rows["part"] == "variance") & (rows["quantity"] == "ratio")]
     if ratios.empty or (ratios["experts"] < 2).all():
         return []
-    value, predicted, runs = ratios["value"], ratios["predicted"], ratios["run"]
+    value, predicted, runs = ratios["measured"], ratios["predicted"], ratios["run"]
     n = int(ratios["experts"].iloc[0])
     return [
         _over_seeds(f"independent over summed variance, N={n}", -np.log(value), runs, "log ratio"),
@@ -89,7 +89,7 @@ def _independence(rows: pd.DataFrame) -> list[Difference]:
 
 
 def _paired(rows: pd.DataFrame) -> list[Difference]:
-    ends = rows.sort_values("update").groupby("phase", sort=False).tail(1)
+    ends = rows.groupby("phase", sort=False).tail(1)
     names = {"early": "independent minus summed, early", "late": "independent minus summed, late"}
     return [_of_row(row, names.get(row.phase, "the early difference minus the late one")) for row in ends.itertuples()]
 

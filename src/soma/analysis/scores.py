@@ -23,6 +23,9 @@ class Scores:
     """Losses of every run on one set of documents, with their bootstrap draws."""
 
     def __init__(self, rows: pd.DataFrame, draws: int, stream: Stream) -> None:
+        failed = sorted(set(rows.loc[rows["nats"].isna(), "run"]))
+        if failed:
+            raise SomaError(f"the loss of {failed[0]} is not a number, so it cannot be compared; lower its lr or eps.")
         table = rows.pivot_table(index="document", columns=_KEYS, values="nats", aggfunc="sum")
         weights = rows.groupby("document")["bytes"].first().loc[table.index].to_numpy(np.float64)
         if table.isna().any(axis=None):

@@ -16,6 +16,7 @@ import pandas as pd
 
 from soma.analysis.bootstrap import interval_columns, percentile_interval, seed_interval
 from soma.analysis.contrasts import Side, at_equal_cost, contrast, loss_row, scores_of
+from soma.analysis.costs import by_milestone
 from soma.analysis.scores import Scores
 from soma.plan import Plan
 
@@ -40,7 +41,7 @@ def curves(plan: Plan, rows: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
         costs: rows of `costs.run_costs`.
     """
     scores = scores_of(plan, rows)
-    seconds = costs.set_index(["run", "update", "quantity"])["value"]
+    seconds = by_milestone(costs)
     out: list[dict[str, Any]] = []
     for axis, value, arm in variants(plan):
         runs = plan.arm_runs[arm]

@@ -123,4 +123,5 @@ def _final_loss(plan: Plan, rows: pd.DataFrame, arm: str, run: str) -> float:
         & (rows["iterate"] == "last")
         & (rows["k"] == plan.arms[arm].active)
     ]
-    return float(own["nats"].sum() / own["bytes"].sum()) if len(own) else float("nan")
+    # A sum that skipped what is not a number would make a failure the best of all.
+    return float(own["nats"].sum(skipna=False) / own["bytes"].sum()) if len(own) else float("nan")

@@ -9,7 +9,6 @@ Shapes: N experts, J single probes, B sequences, T predicted bytes, M body param
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,17 +50,19 @@ def ensemble_variance(
             exact gradient g (docs/paper.md section 6); `variance_se` its standard error over probes.
         `grouped`: the same of means of n_pert probes, so that the division by n_pert is measured; `grouped_se` its
             standard error over the J / n_pert groups. Missing unless n_pert divides J, and the error with one group.
-        `predicted`: the formula of section 6 for each expert, summed.
+        `predicted`: the formula of section 6 for each expert, summed; with 3 for the fourth moment of a normal number
+            where the formula has that of a sign, if probes are Gaussian.
     """
     experts = theta.shape[0]
     head = head.expand(experts, -1, -1)
     stream = Stream.named(seed, "variance", "probe")
     q = activity(spec, kind)
+    fourth = np.full(spec.size, 3.0) if kind == "gaussian" else q  # E z^4
     rows: list[dict[str, Any]] = []
     for chunk, tokens in enumerate(np.ascontiguousarray(chunks)):
         exact = exact_gradients(spec, theta, head, tokens)
         norm = (exact**2).sum()
-        predicted = (q * (1 + q.sum() - 2 * q) * exact**2).sum() / norm
+        predicted = ((fourth + q * (q.sum() - 2 * q)) * exact**2).sum() / norm
         for precision, (engine, count) in engines.items():
             probes = Probes(spec, stream, kind, chunk, tuple(range(experts)), range(count))
             losses = engine.losses(spec, theta, head, tokens, probes, [eps] * experts)
@@ -87,7 +88,7 @@ def ensemble_variance(
 
 
 def activity(spec: LSTMSpec, kind: ProbeKind) -> NDArray[np.float64]:
-    """q, the probability that a probe moves a coordinate, [M]."""
+    """q = E z^2, [M]; for a Rademacher probe the probability that it moves a coordinate."""
     return np.where(spec.gains, 1.0, 0.5) if kind == "sparse" else np.ones(spec.size)
 
 
@@ -98,7 +99,7 @@ def _squared_errors(
     out = np.empty(slopes.shape[1] // n)
     for i in range(len(out)):
         group = slice(i * n, (i + 1) * n)
-        x = engine.combine(replace(probes, directions=probes.directions[group]), slopes[:, group] / n)
+        x = engine.combine(probes.part(slice(None), group), slopes[:, group] / n)
         out[i] = ((x - mean) ** 2).sum()
     return out
 

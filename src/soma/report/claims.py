@@ -28,7 +28,7 @@ CLAIMS = {
     "C15": "Under a budget per expert more shards can be best.",
     "C16": "Backpropagation is far better at every budget.",
 }
-_PAPER = {
+PAPER = {
     "C1": "1.76 against 2.00, 2.11, 2.00, 2.21",
     "C2": "2.07 against 2.25, 2.36, 2.29, 2.49",
     "C3": "mean difference 0.0396, 3 of 3 seeds",
@@ -59,7 +59,7 @@ def claims_table(plan: Plan, measured: Mapping[str, Sequence[Difference]]) -> Ta
         differences = measured.get(claim, [])
         verdict, reason = judge(differences, plan.config.untestable.get(claim))
         runs = " ".join(dict.fromkeys(run for d in differences for run in d.run.split()))
-        opening = (Cell(claim), Cell(statement), Cell(_PAPER[claim], "paper"))
+        opening = (Cell(claim), Cell(statement), Cell(PAPER[claim], "paper"))
         ruling = (Cell(verdict, "measured" if differences else "not run", run=runs), Cell(reason))
         for i, difference in enumerate(differences):
             head, tail = (opening, ruling) if i == 0 else ((_EMPTY,) * 3, (_EMPTY,) * 2)

@@ -177,7 +177,7 @@ def controls_table(plan: Plan, rows: pd.DataFrame) -> Table:
         names = [_side_label(plan, text) for text in (row.ours, row.theirs)]
         question = (Cell(row.control), Cell(QUESTIONS[row.control]))
         if not row.seeds:
-            cells.append((*question, *map(Cell, names), *[NOT_RUN] * 3))
+            cells.append((*question, *map(Cell, names), Cell("no cost in common", "not run"), *[NOT_RUN] * 2))
             continue
         value, seeds = difference_cells(row)
         cells.append((*question, *map(Cell, names), value, seeds, Cell(finding, "measured", finding, run=row.run)))

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from soma.report.style import MUTED
 
-INTERVALS = "Thick: 95 % interval over documents; thin: over seeds, where there are two or more."
+INTERVALS = "Thick: 95 % interval over documents; thin: over seeds, if there are two or more."
 BANDS = "Bands: 95 % over documents; mean over seeds."
 ELSEWHERE = "The paper's numbers are of other sizes, text and devices and are not drawn."
 
@@ -34,13 +34,13 @@ def intervals(
     """
     lines = axis.vlines if vertical else axis.hlines
     places = np.asarray(at, dtype=float)
-    for low, high, width in (("seed_low", "seed_high", 0.9), ("low", "high", 2.6)):
+    for low, high, width, alpha in (("low", "high", 3.2, 0.4), ("seed_low", "seed_high", 1.1, 1.0)):
         ends = frame[prefix + low].to_numpy(dtype=float), frame[prefix + high].to_numpy(dtype=float)
         known = np.isfinite(ends[0])
         if known.any():
-            lines(places[known], ends[0][known], ends[1][known], color=colour, linewidth=width, alpha=0.75)
+            lines(places[known], ends[0][known], ends[1][known], color=colour, linewidth=width, alpha=alpha)
     points = (places, frame[value]) if vertical else (frame[value], places)
-    look = {"marker": "o", "markersize": 5, "linestyle": "none"} | options
+    look: dict[str, Any] = {"marker": "o", "markersize": 5, "linestyle": "none"} | options
     axis.plot(*points, color=colour, markeredgecolor="white", markeredgewidth=0.6, **look)
 
 

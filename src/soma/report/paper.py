@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from soma.config import read_yaml
+from soma.plan import Plan
 
 
 class PaperValues:
@@ -19,6 +20,13 @@ class PaperValues:
             n_pert = f"-p{row['n_pert']}" if "n_pert" in row else ""
             out[f"{row['method']}-n{row['n']}{n_pert}"] = row
         return out
+
+    def same_scale(self, plan: Plan) -> bool:
+        """Whether losses of a campaign may stand on one axis with the paper's: its corpus and its total size."""
+        run = plan.arm_runs[plan.config.products.fixed_size.soma][0]
+        sizes = [row["ensemble"] for row in self.tables["table2"] if row["n"] == run.experts]
+        same_text = plan.config.data.train.source == "fineweb-edu"
+        return same_text and any(abs(run.parameters / size - 1) < 0.02 for size in sizes)
 
 
 def method_label(counterpart: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from scipy.optimize import isotonic_regression
 from soma.report.style import MUTED
 
 SIZE = 8
-_WIDTH = 28  # characters of a line of a label
+_WIDTH = 30  # characters of a line of a label
 _LEADER = {"arrowstyle": "-", "color": MUTED, "lw": 0.5, "shrinkA": 1, "shrinkB": 2}
 
 
@@ -27,6 +28,11 @@ class Label(NamedTuple):
     colour: str
 
 
+def wrapped(text: str) -> str:
+    """A label in lines that are not too long; its own line breaks stay."""
+    return "\n".join(textwrap.fill(line, _WIDTH) for line in text.splitlines())
+
+
 def beside(axis: Axes, labels: Sequence[Label]) -> None:
     """Write labels to the right of the axis, each as near the height of its point as the others allow.
 
@@ -34,18 +40,16 @@ def beside(axis: Axes, labels: Sequence[Label]) -> None:
     """
     if not labels:
         return
-    figure: Any = axis.figure
-    figure.draw_without_rendering()
+    _lay_out(axis)
     to_axis = axis.transAxes.inverted()
-    at = [to_axis.transform(axis.transData.transform((label.x, label.y)))[1] for label in labels]
+    at = np.array([to_axis.transform(axis.transData.transform((label.x, label.y)))[1] for label in labels])
     order = np.argsort(at, kind="stable")
-    texts = [textwrap.fill(labels[i].text, _WIDTH) for i in order]
-    line = SIZE * 1.3 / 72 * figure.dpi / axis.bbox.height
-    for i, text, y in zip(order, texts, _spread(np.array(at)[order], [line * (t.count("\n") + 1) for t in texts]),
-                          strict=True):  # fmt: skip
+    line = SIZE * 1.3 * _pixels(axis) / axis.bbox.height
+    heights = [line * (wrapped(labels[i].text).count("\n") + 1) for i in order]
+    for i, y in zip(order, _spread(at[order], heights), strict=True):
         axis.annotate(
-            text, (labels[i].x, labels[i].y), (1.03, y), textcoords="axes fraction", color=labels[i].colour,
-            fontsize=SIZE, va="center", annotation_clip=False, arrowprops=_LEADER,
+            wrapped(labels[i].text), (labels[i].x, labels[i].y), (1.03, y), textcoords="axes fraction",
+            color=labels[i].colour, fontsize=SIZE, va="center", annotation_clip=False, arrowprops=_LEADER,
         )  # fmt: skip
 
 
@@ -64,44 +68,58 @@ def near(axis: Axes, labels: Sequence[Label], size: int = SIZE) -> None:
 
     The layout stays as it is from here on.
     """
+    _lay_out(axis)
     figure: Any = axis.figure
-    figure.draw_without_rendering()
     figure.set_layout_engine("none")
-    renderer = figure.canvas.get_renderer()
     drawn, taken = _drawn(axis), list[Bbox]()
     for label in labels:
-        best: tuple[float, tuple[float, float], Bbox] | None = None
-        for distance, (dx, dy) in _around():
-            text = _write(axis, label, (dx, dy), size)
-            box = text.get_window_extent(renderer)
-            text.remove()
-            inside = axis.bbox.x0 <= box.x0 and box.x1 <= axis.bbox.x1 and axis.bbox.y0 <= box.y0 <= box.y1 <= axis.bbox.y1
+        text = axis.annotate(
+            wrapped(label.text), (label.x, label.y), (0, 0), textcoords="offset points", color=label.colour,
+            fontsize=size, va="center", annotation_clip=False,
+        )  # fmt: skip
+        extent = text.get_window_extent(figure.canvas.get_renderer())
+        point = axis.transData.transform((label.x, label.y))
+        found = []
+        for radius, dx, dy in _around():
+            side = 0.0 if dx > 2 else 1.0 if dx < -2 else 0.5  # which part of the text's width lies left of its anchor
+            left, middle = point + np.array([dx, dy]) * _pixels(axis) - [side * extent.width, 0]
+            box = Bbox.from_bounds(left, middle - extent.height / 2, extent.width, extent.height)
             covered = sum(box.overlaps(other) for other in taken)
-            points = ((drawn > box.min) & (drawn < box.max)).all(axis=1).sum() if len(drawn) else 0
-            cost = 1000 * covered + 100 * (not inside) + 5 * points + distance
-            if best is None or cost < best[0]:
-                best = (cost, (dx, dy), box)
-        assert best is not None
-        _write(axis, label, best[1], size)
-        taken.append(best[2])
+            edge = 3 * _pixels(axis)  # half a marker
+            points = ((drawn > np.asarray(box.min) - edge) & (drawn < np.asarray(box.max) + edge)).all(axis=1).sum()
+            found.append((1000 * covered + 300 * (not _inside(box, axis)) + 10 * points + radius, dx, dy, side, box))
+        _, dx, dy, side, box = min(found, key=lambda place: place[0])
+        taken.append(box)
+        text.set_horizontalalignment("left" if side == 0 else "right" if side == 1 else "center")
+        text.set_position((dx, dy))
+        if np.hypot(dx, dy) > 16:
+            tip = (np.clip(point, box.min, box.max) - point) / _pixels(axis)
+            axis.annotate("", (label.x, label.y), tuple(tip), textcoords="offset points", arrowprops=_LEADER)
 
 
-def _write(axis: Axes, label: Label, offset: tuple[float, float], size: int) -> Any:
-    dx, dy = offset
-    far = np.hypot(dx, dy) > 14
-    return axis.annotate(
-        textwrap.fill(label.text, _WIDTH), (label.x, label.y), offset, textcoords="offset points", color=label.colour,
-        fontsize=size, ha="left" if dx > 2 else "right" if dx < -2 else "center", va="center", annotation_clip=False,
-        arrowprops=_LEADER if far else None,
-    )  # fmt: skip
+def _lay_out(axis: Axes) -> None:
+    """Give panels their final places and limits."""
+    figure: Any = axis.figure
+    figure.get_layout_engine().execute(figure)
 
 
-def _around() -> Iterator[tuple[float, tuple[float, float]]]:
-    """Offsets in points, nearest first: right, left, above, below and between."""
-    for radius in (8, 14, 22, 32, 44):
+def _pixels(axis: Axes) -> float:
+    """Pixels of a point."""
+    figure: Any = axis.figure
+    return float(figure.dpi) / 72
+
+
+def _inside(box: Bbox, axis: Axes) -> bool:
+    outer = axis.bbox
+    return bool(outer.x0 <= box.x0 and box.x1 <= outer.x1 and outer.y0 <= box.y0 and box.y1 <= outer.y1)
+
+
+def _around() -> Iterator[tuple[float, float, float]]:
+    """Distances and offsets in points, nearest first: right, left, above, below and between."""
+    for radius in (8, 12, 16, 22, 30, 40, 52):
         for angle in (0, 180, 90, 270, 45, 315, 135, 225):
             radians = np.deg2rad(angle)
-            yield radius, (radius * float(np.cos(radians)), radius * float(np.sin(radians)))
+            yield radius, radius * float(np.cos(radians)), radius * float(np.sin(radians))
 
 
 def _drawn(axis: Axes) -> NDArray[np.float64]:
@@ -111,6 +129,6 @@ def _drawn(axis: Axes) -> NDArray[np.float64]:
         if isinstance(collection, LineCollection):
             paths += [collection.get_transform().transform(s) for s in collection.get_segments()]
     steps = np.linspace(0, 1, 20)[:, None]
-    dense = [a + steps * (b - a) for path in paths for a, b in zip(path[:-1], path[1:], strict=True)]
+    dense = [a + steps * (b - a) for path in paths for a, b in itertools.pairwise(path)]
     found = np.concatenate([*paths, *dense]) if paths else np.zeros((0, 2))
     return found[np.isfinite(found).all(axis=1)]

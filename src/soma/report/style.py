@@ -64,7 +64,7 @@ def look(i: int) -> dict[str, Any]:
 
 def ramp(count: int) -> list[str]:
     """Colours of things with an order, such as N, from dark to light; readable in grey too."""
-    shades = plt.get_cmap("viridis")(np.linspace(0.0, 0.82, count))
+    shades = plt.get_cmap("viridis")(np.linspace(0.0, 0.8, count))
     return [matplotlib.colors.to_hex(shade) for shade in shades]
 
 
@@ -75,7 +75,7 @@ def panels(
     """A figure and its axes [rows, columns], with a title over them and how to read them under them."""
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
     figure.suptitle(title, x=0.008, ha="left")
-    lines = textwrap.wrap(note, int(size[0] * 19))
+    lines = textwrap.wrap(note, int(size[0] * 20))
     for i, line in enumerate(reversed(lines)):
         y = (i + 1.2) * LINE / size[1]
         figure.text(0.008, y, line, ha="left", va="bottom", fontsize=7, color="#555555")
@@ -112,8 +112,8 @@ def save(figure: Figure, drawn: pd.DataFrame, plan: Plan, directory: Path, name:
     figure.text(0.995, 0.03 / figure.get_figheight(), _campaign(plan), ha="right", va="bottom", fontsize=7, color=MUTED)
     if plan.config.watermark:
         figure.text(
-            0.5, 0.5, plan.config.watermark.upper(), ha="center", va="center", rotation=25, fontsize=64, color="black",
-            alpha=0.06, zorder=0,
+            0.5, 0.5, plan.config.watermark.upper(), ha="center", va="center", rotation=25, fontsize=64, color=MUTED,
+            alpha=0.16, zorder=5,
         )  # fmt: skip
     for suffix in ("svg", "png"):
         with atomic_path(directory / f"{name}.{suffix}") as path:

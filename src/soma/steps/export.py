@@ -13,9 +13,9 @@ from soma.errors import SomaError
 from soma.inference.card import COSTS, Card, Cost, Loss
 from soma.inference.folder import export as write_folder
 from soma.manifest import read_json
+from soma.rows import Iterate
 from soma.runs import RunSpec
 from soma.steps.published import Published
-from soma.rows import Iterate
 
 _LICENCES = {
     "sotu": "public domain (works of the US federal government)",

@@ -17,8 +17,8 @@ from soma.models.lstm import initialise
 from soma.rng import Stream
 from soma.routing.features import Features
 from soma.routing.router import Router
-from soma.runs import RunSpec
 from soma.rows import Iterate
+from soma.runs import RunSpec
 from soma.training.checkpoint import Checkpoints
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from soma.analysis.evidence import evidence
-from soma.manifest import read_json
-from soma.report import comparisons, measured, tables
+from soma.manifest import read_json, write_bytes
+from soma.report import comparisons, fixed_size, measured, summary
 from soma.report.claims import claims_table
 from soma.report.clusters import clusters_table
 from soma.report.paper import PaperValues
@@ -36,38 +36,75 @@ def write_table(
         "sizes": lambda: measured.sizes_table(plan, rows("sizes")),
         "estimators": lambda: comparisons.estimators_table(plan, rows("estimators")),
         "precision": lambda: measured.precision_table(plan, rows("precision")),
-        "table1": lambda: tables.table1(plan, values, set_facts()),
-        "table2": lambda: tables.table2(plan, values),
-        "table3": lambda: tables.table3(plan, values, rows("costs"), rows("reference")),
-        "table4": lambda: tables.table4(plan, values, rows("losses")),
+        "table1": lambda: fixed_size.table1(plan, values, set_facts()),
+        "table2": lambda: fixed_size.table2(plan, values),
+        "table3": lambda: fixed_size.table3(plan, values, rows("costs"), rows("reference")),
+        "table4": lambda: fixed_size.table4(plan, values, rows("losses")),
         "table5": lambda: comparisons.table5(plan, values, rows("backpropagation")),
         "table6": lambda: comparisons.table6(plan, values, rows("tuning")),
         "table7": lambda: comparisons.table7(plan, values, rows("tuning-compared")),
         "table8": lambda: measured.table8(plan, values, rows("reference")),
-        "table9": lambda: tables.table9(plan, values, rows("losses")),
+        "table9": lambda: fixed_size.table9(plan, values, rows("losses")),
         "table10": lambda: measured.table10(plan, values, rows("budgets")),
         "table11": lambda: comparisons.table11(plan, values, rows("allocation")),
         "table12": lambda: measured.table12(plan, values, rows("inference")),
         "table13": lambda: measured.table13(plan, values, rows("serving"), rows("inference"), rows("costs")),
         "ablation": lambda: comparisons.ablation_table(plan, values, rows("ablation")),
         "populations": lambda: comparisons.populations_table(plan, rows("populations")),
-        "costs": lambda: tables.costs_table(plan, rows("costs")),
+        "costs": lambda: fixed_size.costs_table(plan, rows("costs")),
         "clusters": lambda: clusters_table(plan, [read_json(p) for p in sorted(routing.glob("clusters-n*.json"))]),
     }
     products[name]().write(output)
 
 
-def write_figure(name: str, settings: Path, measurements: Path, output: Path) -> None:
-    """One figure as SVG and PNG, with the CSV of what it draws."""
-    from soma.report.figures import figure1, precision  # matplotlib takes a second to import; tables need none
+def write_summary(settings: Path, measurements: Path, runs: Path, tables: Path, output: Path) -> None:
+    """The first page of a campaign: README.md in its folder, and the front of the HTML report.
 
+    Args:
+        runs: folder of all runs.
+        tables: folder of the written tables, for their titles.
+        output: README.md; front.rst goes beside it.
+    """
     plan = load_plan(settings)
 
     def rows(kind: str) -> pd.DataFrame:
         return pd.read_parquet(measurements / f"{kind}.parquet")
 
+    found = summary.verdicts(plan, evidence(plan, rows))
+    spent, where = summary.spent(plan, rows("costs")), summary.environment(plan, runs)
+    titles = {path.stem: path.read_text().splitlines()[0].removeprefix("# ") for path in sorted(tables.glob("*.md"))}
+    text = summary.readme(plan, found, spent, where, titles)
+    write_bytes(output, text.encode())
+    write_bytes(output.with_name("front.rst"), summary.front(plan, found, spent, where).encode())
+
+
+def write_figure(name: str, settings: Path, measurements: Path, paper: Path, output: Path) -> None:
+    """One figure as SVG and PNG, with the CSV of what it draws."""
+    # Matplotlib takes a second to import; tables need none.
+    from soma.report.figures import comparisons, ensembles, fixed_size, gradients, sweeps
+
+    plan, values = load_plan(settings), PaperValues(paper)
+
+    def rows(kind: str) -> pd.DataFrame:
+        return pd.read_parquet(measurements / f"{kind}.parquet")
+
     figures: dict[str, Callable[[], None]] = {
-        "figure1": lambda: figure1(plan, rows("losses"), rows("costs"), output),
-        "precision": lambda: precision(plan, rows("precision"), output),
+        "figure1": lambda: fixed_size.figure1(plan, values, rows("losses"), rows("costs"), output),
+        "figure4": lambda: comparisons.figure4(plan, values, rows("paired"), output),
+        "figure5": lambda: gradients.figure5(plan, rows("reference"), output),
+        "figure6": lambda: ensembles.figure6(plan, rows("serving"), rows("inference"), output),
+        "figure7": lambda: sweeps.figure7(plan, rows("sweep"), output),
+        "figure8": lambda: sweeps.figure8(plan, rows("sweep"), output),
+        "figure9": lambda: comparisons.figure9(plan, values, rows("ablation"), output),
+        "figure10": lambda: gradients.figure10(plan, values, rows("variance"), output),
+        "figure11": lambda: gradients.figure11(plan, values, rows("objective"), output),
+        "figure13": lambda: sweeps.figure13(plan, rows("sweep"), output),
+        "figure14": lambda: sweeps.figure14(plan, rows("best-counts"), output),
+        "figure15": lambda: ensembles.figure15(plan, rows("serving"), rows("inference"), rows("costs"), output),
+        "figure16": lambda: ensembles.figure16(plan, rows("active-losses"), output),
+        "figure17": lambda: ensembles.figure17(plan, values, rows("active"), output),
+        "precision": lambda: gradients.precision(plan, rows("precision"), output),
+        "sizes": lambda: fixed_size.sizes(plan, rows("sizes"), output),
+        "estimators": lambda: comparisons.estimators(plan, rows("estimators"), output),
     }
     figures[name]()

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from soma.cost import Ledger
 from soma.errors import SomaError
-from soma.runs import RunSpec
 from soma.rows import ITERATES
+from soma.runs import RunSpec
 from soma.training.checkpoint import MEMORY, load_tensors, save_tensors, tensor_name
 from soma.training.learner import Learner, Shard, Windows
 from soma.training.plateau import PlateauState, observe, scheduled

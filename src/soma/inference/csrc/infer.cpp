@@ -1,8 +1,8 @@
 // Routed inference: every expert packed once, groups of any size in one call, states carried from call to call.
 //
 // Training's tiles put sequences in the lanes, which needs 16 or 32 sequences for the same weights. A batch of requests
-// sends one or two to each of many experts, so here the features lie in the lanes and sequences share what is loaded of
-// the weights. Matrices are [row / VL][column][VL] with the gain of the LayerNorm before them folded in; padded rows and
+// sends one or two to each of many experts, so here the features lie in the lanes, and rows (sequences, and steps of a
+// sequence where the recurrence allows it) share what is loaded of the weights. Matrices are [row / VL][column][VL] with the gain of the LayerNorm before them folded in; padded rows and
 // features are zero. Every number of a sequence is computed in one order, whoever shares the call, so neither the other
 // sequences nor the number of threads nor cutting a text into several calls can change a bit.
 //
@@ -18,7 +18,8 @@
 namespace soma {
 namespace {
 
-constexpr int MOST = 64;  // sequences of a tile: they share one pass over the weights per byte
+constexpr int MOST = 64;       // rows of a tile: they share one pass over the weights
+constexpr int SEQUENCES = 16;  // of a tile at most, so that a chunk has at least four steps
 #if defined(__AVX512F__)
 constexpr int FEW_ROWS = 8, ROWS_AT_ONCE = 4, THIN_SEQUENCES = 2;  // accumulators: vectors of rows, for 1 or 2 and for more
 #else
@@ -252,7 +253,8 @@ class Expert {
 };
 
 struct Ensemble {
-    Ensemble(const Sizes& sizes, int experts, const float* theta, int64_t theta_stride, const float* head, int64_t head_stride)
+    Ensemble(const Sizes& sizes, int experts, const float* theta, int64_t theta_stride, const float* head,
+             int64_t head_stride)
         : s(sizes), inside(s.d()) {
         std::fill(inside + 0, inside + s.width, 1.0f);
         heads.reserve(experts);  // experts keep pointers to them
@@ -278,14 +280,16 @@ struct Request {
     float* probabilities;                  // of every byte after the last position, [P, V], or null
 };
 
+// The sequences of one expert, some steps at a time: a row is a sequence at a step, step by step. Only the recurrence goes
+// one step after the other; all else sees the rows of a chunk at once, so that few sequences use the weights well too.
 class Tile {
   public:
-    Tile(const Ensemble& m, int most)
-        : m_(m), s_(m.s), x_(size_t(most) * s_.d()), norm_(size_t(most) * s_.d()), spare_(size_t(most) * s_.d()),
-          wide_(size_t(most) * std::max(s_.inner(), VOCABULARY)), out_(size_t(most) * s_.h()) {
+    explicit Tile(const Ensemble& m)
+        : m_(m), s_(m.s), x_(size_t(MOST) * s_.d()), norm_(size_t(MOST) * s_.d()), spare_(size_t(SEQUENCES) * s_.d()),
+          wide_(size_t(MOST) * std::max(s_.gates(), VOCABULARY)), out_(size_t(MOST) * s_.h()) {
         for (int l = 0; l < s_.depth; ++l) {
-            h_.emplace_back(size_t(most) * s_.d());
-            c_.emplace_back(size_t(most) * s_.d());
+            h_.emplace_back(size_t(SEQUENCES) * s_.d());
+            c_.emplace_back(size_t(SEQUENCES) * s_.d());
         }
     }
 
@@ -293,13 +297,16 @@ class Tile {
         n_ = count, e_ = &m_.all[r.expert[first]];
         for (int i = 0; i < n_; ++i) tokens_[i] = r.tokens + r.sequence[first + i] * r.stride;
         exchange_states(r.states ? r.states + first * s_.state() : nullptr, false);
-        for (int t = 0; t < r.time; ++t) {
-            body(t);
-            const int place = t - (r.time - r.scored);
-            if (place < 0) continue;
-            decode();
-            if (r.losses) losses(t, r.losses + int64_t{first} * r.scored + place, r.scored);
-            if (r.probabilities && t == r.time - 1) probabilities(r.probabilities + int64_t{first} * VOCABULARY);
+        const int unscored = r.time - r.scored, longest = MOST / n_;
+        for (t_ = 0; t_ < r.time; t_ += steps_) {
+            steps_ = std::min(longest, r.time - t_), rows_ = steps_ * n_;
+            body();
+            const int from = std::max(0, unscored - t_);  // step of the chunk
+            if (from >= steps_) continue;
+            decode(from * n_);
+            if (r.losses) losses(from, r.losses + int64_t{first} * r.scored - unscored, r.scored);
+            if (r.probabilities && t_ + steps_ == r.time)
+                probabilities(rows_ - n_, r.probabilities + int64_t{first} * VOCABULARY);
         }
         if (r.states) exchange_states(r.states + first * s_.state(), true);
     }
@@ -318,38 +325,46 @@ class Tile {
                 }
     }
 
-    void body(int t) {
-        const int d = s_.d();
-        for (int i = 0; i < n_; ++i) std::memcpy(x_ + i * d, e_->input(s_, tokens_[i][t]), sizeof(float) * d);
+    uint8_t byte(int row) const { return tokens_[row % n_][t_ + row / n_]; }
+
+    void body() {
+        const int d = s_.d(), gates = s_.gates();
+        for (int row = 0; row < rows_; ++row) std::memcpy(x_ + row * d, e_->input(s_, byte(row)), sizeof(float) * d);
         for (int l = 0; l < s_.depth; ++l) {
-            if (l) normalise_all(nullptr, norm_);
-            lstm(l, t);
+            const Block& w = e_->blocks[l];
+            if (l) {
+                normalise_all(nullptr, norm_);
+                multiply(w.gates_input, gates / VL, s_.width, norm_, d, rows_,
+                         [&](int v, int row, Vec sum) INLINED { store(wide_ + row * gates + v * VL, sum); });
+            }
+            for (int step = 0; step < steps_; ++step) lstm(l, step);
             normalise_all(nullptr, norm_);
-            mlp(e_->blocks[l]);
+            mlp(w);
         }
         if (!s_.projected()) return normalise_all(e_->gain, out_);
         normalise_all(nullptr, norm_);
-        multiply(e_->project_out, s_.h() / VL, s_.width, norm_, d, n_,
-                 [&](int row, int i, Vec sum) INLINED { store(out_ + i * s_.h() + row * VL, sum); });
+        multiply(e_->project_out, s_.h() / VL, s_.width, norm_, d, rows_,
+                 [&](int v, int row, Vec sum) INLINED { store(out_ + row * s_.h() + v * VL, sum); });
     }
 
     void normalise_all(const float* gain, float* y) {
-        for (int i = 0; i < n_; ++i) normalise(x_ + i * s_.d(), s_.width, m_.inside, gain, y + i * s_.d());
+        for (int row = 0; row < rows_; ++row) normalise(x_ + row * s_.d(), s_.width, m_.inside, gain, y + row * s_.d());
     }
 
-    void lstm(int l, int t) {
+    // One step of the recurrence, for all sequences; the residual takes the new h.
+    void lstm(int l, int step) {
         const Block& w = e_->blocks[l];
         const int64_t d = s_.d(), K = s_.width, unit = GATES * K * VL;
-        const auto work = [&](auto P, auto B, int row, int first) INLINED {
+        float* x = x_ + step * n_ * d;
+        const auto work = [&](auto P, auto B, int v, int first) INLINED {
             constexpr int U = P() / GATES, N = U * B();
-            const int u = row / GATES;
-            Vec a[P()][B()] = {};
-            if (l) add_products(w.gates_input + u * unit, K, norm_ + first * d, d, a);
-            else
-                for (int b = 0; b < B(); ++b) {
-                    const float* table = e_->first_gates(s_, tokens_[first + b][t]) + row * VL;
-                    for (int p = 0; p < P(); ++p) a[p][b] = load(table + p * VL);
-                }
+            const int u = v / GATES;
+            Vec a[P()][B()];
+            for (int b = 0; b < B(); ++b) {
+                const int row = step * n_ + first + b;
+                const float* input = (l ? wide_ + row * s_.gates() : e_->first_gates(s_, byte(row))) + v * VL;
+                for (int p = 0; p < P(); ++p) a[p][b] = load(input + p * VL);
+            }
             add_products(w.gates_hidden + u * unit, K, h_[l] + first * d, d, a);
             Vec gate[GATES][N], c[N], h[N];
             EACH_VECTOR for (int g = 0; g < GATES; ++g) gate[g][i] = a[i / B() * GATES + g][i % B()];
@@ -358,49 +373,49 @@ class Tile {
             cells(gate[0], gate[1], gate[2], gate[3], c, h);
             EACH_VECTOR store(c_[l] + at(i), c[i]);
             EACH_VECTOR store(spare_ + at(i), h[i]);
-            EACH_VECTOR store(x_ + at(i), load(x_ + at(i)) + h[i]);
+            EACH_VECTOR store(x + at(i), load(x + at(i)) + h[i]);
         };
         const int rows = GATES * static_cast<int>(d / VL);
-        int row = 0;
+        int v = 0;
         if constexpr (FEW_ROWS > GATES)
             if (n_ <= 2)
-                for (; row + FEW_ROWS <= rows; row += FEW_ROWS) each_sequences<FEW_ROWS, 2>(row, n_, work);
-        for (; row < rows; row += GATES) each_sequences<GATES, 4 * ROWS_AT_ONCE / GATES>(row, n_, work);
+                for (; v + FEW_ROWS <= rows; v += FEW_ROWS) each_sequences<FEW_ROWS, 2>(v, n_, work);
+        for (; v < rows; v += GATES) each_sequences<GATES, 4 * ROWS_AT_ONCE / GATES>(v, n_, work);
         std::swap(h_[l], spare_);
     }
 
     void mlp(const Block& w) {
         const int d = s_.d(), inner = s_.inner();
-        multiply(w.up, inner / VL, s_.width, norm_, d, n_,
-                 [&](int row, int i, Vec sum) INLINED { store(wide_ + i * inner + row * VL, sum); });
-        for (int i = 0; i < n_; ++i) each_four(inner, wide_ + i * inner, [](auto& part) INLINED { gelu(part); });
-        multiply(w.down, d / VL, 4 * int64_t{s_.width}, wide_, inner, n_, [&](int row, int i, Vec sum) INLINED {
-            float* x = x_ + i * d + row * VL;
+        multiply(w.up, inner / VL, s_.width, norm_, d, rows_,
+                 [&](int v, int row, Vec sum) INLINED { store(wide_ + row * inner + v * VL, sum); });
+        each_four(rows_ * inner, wide_, [](auto& part) INLINED { gelu(part); });
+        multiply(w.down, d / VL, 4 * int64_t{s_.width}, wide_, inner, rows_, [&](int v, int row, Vec sum) INLINED {
+            float* x = x_ + row * d + v * VL;
             store(x, load(x) + sum);
         });
     }
 
-    // Functions of a row, four vectors at a time and the rest one by one.
+    // A function of n floats, four vectors at a time and the rest one by one.
     template <class F>
-    INLINE void each_four(int n, float* row, F f) {
+    ALWAYS_INLINE static void each_four(int n, float* y, F f) {
         int k = 0;
         for (; k + 4 * VL <= n; k += 4 * VL) {
             Vec part[4];
-            for (int i = 0; i < 4; ++i) part[i] = load(row + k + i * VL);
+            for (int i = 0; i < 4; ++i) part[i] = load(y + k + i * VL);
             f(part);
-            for (int i = 0; i < 4; ++i) store(row + k + i * VL, part[i]);
+            for (int i = 0; i < 4; ++i) store(y + k + i * VL, part[i]);
         }
         for (; k < n; k += VL) {
-            Vec part[1] = {load(row + k)};
+            Vec part[1] = {load(y + k)};
             f(part);
-            store(row + k, part[0]);
+            store(y + k, part[0]);
         }
     }
 
-    // Logits of all bytes in powers of two, [n][V].
-    void decode() {
-        multiply(e_->decoder(), VOCABULARY / VL, s_.embedding, out_, s_.h(), n_,
-                 [&](int row, int i, Vec sum) INLINED { store(wide_ + i * VOCABULARY + row * VL, sum); });
+    // Logits of all bytes in powers of two, [rows][V], of the rows from `first` on.
+    void decode(int first) {
+        multiply(e_->decoder(), VOCABULARY / VL, s_.embedding, out_ + first * s_.h(), s_.h(), rows_ - first,
+                 [&](int v, int row, Vec sum) INLINED { store(wide_ + (first + row) * VOCABULARY + v * VL, sum); });
     }
 
     static float top(const float* y) {
@@ -409,12 +424,12 @@ class Tile {
         return largest(most);
     }
 
-    // logsumexp(logits) - target logit for every sequence, `next` doubles apart.
-    void losses(int t, double* out, int64_t next) {
+    // logsumexp(logits) - target logit for the steps of the chunk from `from` on, into out [n][time], `next` doubles apart.
+    void losses(int from, double* out, int64_t next) {
         alignas(64) float sums[MOST + VL], rest[MOST];
-        for (int i = 0; i < n_; ++i) {
-            float* y = wide_ + i * VOCABULARY;
-            const float most = top(y), target = y[tokens_[i][t + 1]];
+        for (int row = from * n_; row < rows_; ++row) {
+            const float* y = wide_ + row * VOCABULARY;
+            const float most = top(y), target = y[tokens_[row % n_][t_ + row / n_ + 1]];
             Vec sum[4] = {};
             for (int k = 0; k < VOCABULARY; k += 4 * VL) {
                 Vec part[4];
@@ -422,26 +437,22 @@ class Tile {
                 exp2(part);
                 for (int j = 0; j < 4; ++j) sum[j] += part[j];
             }
-            sums[i] = total((sum[0] + sum[1]) + (sum[2] + sum[3]));
-            rest[i] = most - target;  // 0 or more: nats are positive where the rounding of the sum lets them be
+            sums[row] = total((sum[0] + sum[1]) + (sum[2] + sum[3]));
+            rest[row] = most - target;
         }
-        for (int i = n_; i < n_ + VL; ++i) sums[i] = 1;
-        for (int first = 0; first < n_; first += VL) {
-            const Wide logs = logarithm(loadu(sums + first));
-            for (int i = first; i < std::min(first + VL, n_); ++i)
-                out[i * next] = logs[i - first] + rest[i] * 0.69314718055994531;
+        for (int row = rows_; row < rows_ + VL; ++row) sums[row] = 1;
+        for (int first = from * n_; first < rows_; first += VL) {
+            Vec some;
+            std::memcpy(&some, sums + first, sizeof some);
+            const Wide logs = logarithm(some);
+            for (int row = first; row < std::min(first + VL, rows_); ++row)
+                out[row % n_ * next + t_ + row / n_] = logs[row - first] + rest[row] * 0.69314718055994531;
         }
     }
 
-    static Vec loadu(const float* p) {
-        Vec a;
-        std::memcpy(&a, p, sizeof a);
-        return a;
-    }
-
-    void probabilities(float* out) {
-        for (int i = 0; i < n_; ++i, out += VOCABULARY) {
-            float* y = wide_ + i * VOCABULARY;
+    void probabilities(int first, float* out) {
+        for (int row = first; row < rows_; ++row, out += VOCABULARY) {
+            float* y = wide_ + row * VOCABULARY;
             const float most = top(y);
             Vec sum = {};
             each_four(VOCABULARY, y, [&](auto& part) INLINED {
@@ -457,10 +468,10 @@ class Tile {
     const Ensemble& m_;
     const Padded s_;
     const Expert* e_ = nullptr;
-    int n_ = 0;
-    const uint8_t* tokens_[MOST];
-    Buffer x_, norm_, spare_, wide_, out_;  // residual, LayerNorm, the next h, MLP or logits, the decoder's input
-    std::vector<Buffer> h_, c_;             // states of every block
+    int n_ = 0, t_ = 0, steps_ = 0, rows_ = 0;  // sequences; first step, steps and rows of the chunk
+    const uint8_t* tokens_[SEQUENCES];
+    Buffer x_, norm_, spare_, wide_, out_;  // residual, LayerNorm, next h, gates or MLP or logits, the decoder's input
+    std::vector<Buffer> h_, c_;             // states of every block, by sequence
 };
 
 struct Job {
@@ -469,8 +480,7 @@ struct Job {
 
 // Tiles of one expert each, the largest first. Few pairs are spread over all threads.
 std::vector<Job> jobs(const Request& r) {
-    const int share = (r.pairs + r.threads - 1) / r.threads;
-    const int most = std::min(MOST, std::max(AT_ONCE, (share + AT_ONCE - 1) / AT_ONCE * AT_ONCE));
+    const int most = std::min(SEQUENCES, (r.pairs + r.threads - 1) / r.threads);
     std::vector<Job> out;
     for (int first = 0; first < r.pairs;) {
         int end = first + 1;
@@ -489,7 +499,7 @@ bool run(const Ensemble& m, const Request& r) {
     std::atomic<bool> ok{true};
     const auto work = [&] {
         try {
-            Tile tile(m, all.front().count);
+            Tile tile(m);
             for (size_t j; (j = next.fetch_add(1)) < all.size();) tile.run(r, all[j].first, all[j].count);
         } catch (const std::bad_alloc&) {
             ok = false;

@@ -28,12 +28,10 @@ def _of_run(at: Inputs, opened: Published) -> Iterator[pd.DataFrame]:
             for chunk in range(product["chunks"])
         ]
     )
-    # Float64 is slow, and a quarter of the probes says whether float32 is enough.
-    exact = max(2, product["probes"] // 4)
     double = DoubleEngine(torch.device(at.compute.device))
     engines = {
         f"fp32 ({at.engine.name})": (at.engine, product["probes"]),
-        "fp64": (double, exact),
+        "fp64": (double, product["probes"]),
     }
     for update in sorted({run.milestones[0], run.updates}):
         theta, head = opened.weights(update)

@@ -1,0 +1,39 @@
+"""Subcommands about a campaign as a whole: `soma plan`, `soma status`, `soma verify`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+_PLAN = """\
+What a campaign will cost, before anyone spends anything: runs, jobs, arithmetic operations, device-hours by named
+convention, and disk. Reads the configuration only. Overlays are merged over config/config.yaml, as Snakemake's
+--configfile does."""
+
+_STATUS = """\
+What of a campaign is done, running and left, with the time that is left at the speed of the runs that are done. Looks
+at files only; `snakemake -n` says which of them are out of date."""
+
+_VERIFY = """\
+Check every file of a campaign against the manifest that the workflow wrote when it ended, manifest.json in its folder.
+Files that are wrong, missing or extra are listed, and the exit status is 1 if there is one."""
+
+
+def add_commands(commands: Any) -> None:
+    """Add them to the parser's subcommands."""
+    c = _command(commands, "plan", "what a campaign will cost", _PLAN)
+    c.add_argument("--configfile", type=Path, nargs="+", default=[], help="overlays (default: none, campaign small)")
+    c.add_argument("--rate", type=float, help="operations per second of your device, for one more line of device-hours")
+    c = _command(commands, "status", "what is done, running and left", _STATUS)
+    c.add_argument("--configfile", type=Path, nargs="+", default=[], help="overlays (default: none, campaign small)")
+    c = _command(commands, "verify", "check every file of a campaign", _VERIFY)
+    c.add_argument("results", type=Path, help="folder of the campaign, such as results/small")
+
+
+def _command(commands: Any, name: str, help_: str, description: str) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=help_, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.set_defaults(step=f"campaign.{name}", log=None)
+    return command

@@ -1,0 +1,1 @@
+"""Figures, a module for each theme. Rows come from analysis; nothing is computed here but means over runs."""

@@ -1,0 +1,116 @@
+"""Paired differences: independent and summed losses (Figure 4), ablations (9), and estimators (beyond the paper)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.ticker import FuncFormatter
+
+from soma.plan import Plan
+from soma.report.draw import INTERVALS, categories, intervals, nothing, with_paper, zero
+from soma.report.labels import arm_label
+from soma.report.paper import PaperValues
+from soma.report.place import wrapped
+from soma.report.style import COLOURS, PAPER, log_axis, panels, save, style
+
+_LINEAR = 0.01
+"""Differences (nats per byte) up to which the axis of Figure 9 is linear; beyond it is logarithmic."""
+_ENDS = ["low", "high", "seed_low", "seed_high"]
+
+
+def figure4(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
+    """Test loss with independent minus that with summed losses, by update, early and late in training."""
+    theirs = [
+        {"phase": phase, "update": row["updates"], "difference": sign * value}
+        for phase, key, sign in (("early", "paired_reductions", -1), ("late", "paired_differences", -1))
+        for row in [paper.tables["figure4"][phase]]
+        for value in row[key]
+    ]
+    drawn = rows.loc[rows["phase"].isin(["early", "late"]), ["phase", "update", "difference", *_ENDS, "seeds", "run"]]
+    title = "Independent against summed losses: difference in test loss at equal updates"
+    note = f"Below zero independent losses are better. {INTERVALS} Crosses: the paper's seeds, N=4, other text."
+    titles = {"early": "From the seed run", "late": "Late: a trained ensemble continued"}
+    with style():
+        figure, axes = panels(plan, 2, title, note)
+        for axis, (phase, words) in zip(axes[0], titles.items(), strict=True):
+            own = drawn[drawn["phase"] == phase]
+            if own.empty:
+                nothing(axis)
+                continue
+            axis.plot(own["update"], own["difference"], color=COLOURS[0], linewidth=1)
+            intervals(axis, own["update"], own, "difference", COLOURS[0])
+            points = [row for row in theirs if row["phase"] == phase]
+            axis.plot([row["update"] for row in points], [row["difference"] for row in points], **PAPER)
+            zero(axis)
+            log_axis(axis)
+            axis.set_xlabel("updates")
+            axis.set_title(words)
+        axes[0, 0].set_ylabel("independent minus summed\n(nats per byte)")
+        save(figure, with_paper(drawn, theirs), plan, directory, "figure4")
+
+
+def figure9(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
+    """The base's test loss minus that of every ablation."""
+    own = rows[rows["group"] != "base"]
+    names = [arm_label(plan.arms[arm]) for arm in own["arm"]]
+    drawn = own[["group", "arm", "difference", *_ENDS, "seeds", "run"]].assign(label=names)
+    penalty = paper.tables["figure9"]["decoder_only_penalty"]
+    theirs = [
+        {"arm": arm, "difference": -penalty} for arm in own["arm"] if plan.arms[arm].head_path == "decoder"
+    ]  # the only one whose difference the paper states
+    title = "Ablations under backpropagation: test loss of the base minus that of the ablation"
+    base = "the base has semantic clusters, starts from the seed run and trains its tied head in full"
+    note = f"Left of zero the base is better; {base}. {INTERVALS}" + (" Cross: the paper's." if theirs else "")
+    note += f" The axis is linear up to ±{_LINEAR} and logarithmic beyond."
+    groups = list(dict.fromkeys(own["group"]))
+    with style():
+        figure, axes = panels(plan, 1, title, note, size=(7.6, 1.6 + 0.42 * max(1, len(own))))
+        axis = axes[0, 0]
+        for i, group in enumerate(groups):
+            at = np.flatnonzero(own["group"] == group)
+            intervals(axis, list(at), drawn[drawn["group"] == group], "difference", COLOURS[i], vertical=False)
+        for point in theirs:
+            axis.plot(point["difference"], list(own["arm"]).index(point["arm"]), **PAPER)
+        zero(axis, vertical=True)
+        # A head that is frozen at random costs a hundred times what the others do.
+        axis.set_xscale("symlog", linthresh=_LINEAR)
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        categories(axis, [wrapped(f"{name}\n({group})") for name, group in zip(names, own["group"], strict=True)])
+        axis.set_xlabel("base minus this (nats per byte)")
+        save(figure, with_paper(drawn, theirs), plan, directory, "figure9")
+
+
+def estimators(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
+    """Estimators at equal operations: loss reached, paired difference to the first, relative variance."""
+    loss = [f"loss_{end}" for end in _ENDS]
+    variance = ["relative_variance", "relative_variance_se"]
+    drawn = rows[["arm", "loss", *loss, "difference", *_ENDS, *variance, "forwards", "seeds", "run"]]
+    drawn = drawn.assign(label=[arm_label(plan.arms[arm]) for arm in rows["arm"]])
+    note = f"{INTERVALS} Relative variance: of estimates on one batch at the same weights, bars its standard error."
+    at = np.arange(len(drawn))
+    with style():
+        size = (8.6, 1.7 + 0.34 * max(2, len(drawn)))
+        figure, axes = panels(plan, 3, "Estimators at equal operations", note, size=size, sharey=True)
+        left, middle, right = axes[0]
+        intervals(left, list(at), drawn, "loss", COLOURS[0], vertical=False, prefix="loss_")
+        left.set_xlabel("test loss (nats per byte)")
+        intervals(middle, list(at), drawn, "difference", COLOURS[0], vertical=False)
+        zero(middle, vertical=True)
+        middle.set_xlabel("first minus this (nats per byte)")
+        right.errorbar(
+            drawn["relative_variance"],
+            at,
+            xerr=drawn["relative_variance_se"],
+            fmt="o",
+            markersize=5,
+            elinewidth=1.1,
+            color=COLOURS[1],
+        )
+        log_axis(right)
+        right.set_xlabel("relative variance")
+        categories(left, [wrapped(name) for name in drawn["label"]])
+        for axis in (middle, right):
+            axis.grid(visible=False, axis="y")
+        save(figure, drawn, plan, directory, "estimators")

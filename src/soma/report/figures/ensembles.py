@@ -1,0 +1,118 @@
+"""Trained ensembles in use: throughput (Figures 6 and 15), active experts (16) and pairs of experts (17)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from soma.plan import Plan
+from soma.report.draw import BANDS, ELSEWHERE, curve, intervals, nothing
+from soma.report.labels import arm_label
+from soma.report.paper import PaperValues
+from soma.report.place import Label, beside, near
+from soma.report.style import COLOURS, MUTED, log_axis, look, panels, save, style
+from soma.report.table import significant
+
+_LOSS = "test loss (nats per byte)"
+_NOTE = "Thick: 95 % over documents; thin: over seeds. Throughput and time: mean over runs."
+
+
+def figure6(plan: Plan, serving: pd.DataFrame, inference: pd.DataFrame, directory: Path) -> None:
+    """Test loss against inference throughput."""
+    drawn = _served(plan, serving, inference)
+    title = "Test loss against throughput of inference, routing included"
+    _scatter(plan, drawn, "bytes_per_second", "scored bytes per second", drawn["label"], title, directory, "figure6")
+
+
+def figure15(plan: Plan, serving: pd.DataFrame, inference: pd.DataFrame, costs: pd.DataFrame, directory: Path) -> None:
+    """Test loss against aggregate training device time, with the throughput that it buys."""
+    drawn = _served(plan, serving, inference)
+    spent = costs[costs["quantity"] == "aggregate device time"].groupby(["arm", "update"])["value"].mean()
+    drawn["device_seconds"] = [spent.loc[(arm, plan.arm_runs[arm][0].updates)] for arm in drawn["arm"]]
+    speeds = [f"{label}\n{significant(speed / 1e6)} MB/s" for label, speed in
+              zip(drawn["label"], drawn["bytes_per_second"], strict=True)]  # fmt: skip
+    title = "Test loss against training time, with the throughput of inference"
+    x = "aggregate device time of training (s)"
+    _scatter(plan, drawn, "device_seconds", x, pd.Series(speeds), title, directory, "figure15")
+
+
+def _served(plan: Plan, serving: pd.DataFrame, inference: pd.DataFrame) -> pd.DataFrame:
+    """Loss of every arm with the mean throughput of its runs."""
+    speed = inference.set_index("run")["scored_bytes_per_second"]
+    ends = [f"loss_{end}" for end in ("low", "high", "seed_low", "seed_high")]
+    drawn = serving[["arm", "loss", *ends, "seeds", "run"]].reset_index(drop=True)
+    drawn.insert(1, "label", [arm_label(plan.arms[arm]) for arm in drawn["arm"]])
+    drawn["bytes_per_second"] = [speed.loc[[run.id for run in plan.arm_runs[arm]]].mean() for arm in drawn["arm"]]
+    return drawn
+
+
+def _scatter(
+    plan: Plan, drawn: pd.DataFrame, x: str, name: str, texts: pd.Series, title: str, directory: Path, file: str
+) -> None:
+    with style():
+        figure, axes = panels(plan, 1, title, f"{_NOTE} {ELSEWHERE}", size=(7.6, 4.4))
+        axis = axes[0, 0]
+        labels = []
+        for i in range(len(drawn)):
+            row = drawn.iloc[[i]]
+            colour, marker = look(i)["color"], look(i)["marker"]
+            intervals(axis, row[x], row, "loss", colour, prefix="loss_", marker=marker)
+            labels.append(Label(texts.iloc[i], row[x].iloc[0], row["loss"].iloc[0], colour))
+        axis.margins(0.42, 0.15)
+        log_axis(axis)
+        axis.set_xlabel(name)
+        axis.set_ylabel(_LOSS)
+        near(axis, labels)
+        save(figure, drawn, plan, directory, file)
+
+
+def figure16(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
+    """Loss against the number of active experts."""
+    drawn = rows.assign(label=[arm_label(plan.arms[arm]) for arm in rows["arm"]])
+    note = f"{BANDS} The dashed line is k = 4, what the paper uses; its losses are of other sizes and text."
+    with style():
+        figure, axes = panels(plan, 1, "How many of the nearest experts to average", note, size=(7.2, 4.4))
+        axis = axes[0, 0]
+        ends = []
+        for i, (_, found) in enumerate(drawn.groupby("arm", sort=False)):
+            found = found.sort_values("k")
+            curve(axis, found, "k", look(i))
+            end = found.iloc[-1]
+            ends.append(Label(end["label"], end["k"], end["loss"], str(look(i)["color"])))
+        axis.axvline(4, color=MUTED, linewidth=0.8, linestyle="--", zorder=1)
+        log_axis(axis, base=2)
+        axis.set_xlabel("active experts k")
+        axis.set_ylabel("ensemble validation loss\n(nats per byte)")
+        beside(axis, ends)
+        save(figure, drawn, plan, directory, "figure16")
+
+
+def figure17(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
+    """What averaging a pair of experts gains against how alike their errors are."""
+    pairs, together = (rows[rows["part"] == part] for part in ("pairs", "complementarity"))
+    theirs = paper.tables["figure17"]["mean_gain"]
+    note = f"A point for every pair of experts of a run. The paper's mean gain at N=256: {theirs}, other text."
+    title, drawn = "Pairs of experts", rows[["part", "run"]][:0]
+    if len(together):
+        found = ", ".join(f"{value:.2f}" for value in together["spearman"])
+        title = f"Pairs of N={int(together['experts'].iloc[0])} experts: Spearman {found}"
+    with style():
+        figure, axes = panels(plan, 1, title, note, size=(7.2, 4.4))
+        axis = axes[0, 0]
+        if pairs.empty:
+            nothing(axis, "no pairs were measured")
+        else:
+            drawn = pairs[["run", "experts", "first", "second", "gain", "correlation", "first_loss", "second_loss"]]
+            p_values = dict(zip(together["run"], together["p_value"], strict=True))
+            labels = []
+            for i, (run, own) in enumerate(drawn.groupby("run", sort=False)):
+                many = len(own) > 2000  # a vector file would be large
+                axis.plot(own["correlation"], own["gain"], "o", markersize=4, color=COLOURS[i], rasterized=many)
+                tip = own.loc[own["correlation"].idxmax()]
+                words = f"{run}\np = {p_values[run]:.2g}" if run in p_values else str(run)
+                labels.append(Label(words, tip["correlation"], tip["gain"], COLOURS[i]))
+            axis.set_xlabel("correlation of both experts' residual losses")
+            axis.set_ylabel("gain of averaging the pair\n(nats per byte)")
+            beside(axis, labels)
+        save(figure, drawn, plan, directory, "figure17")

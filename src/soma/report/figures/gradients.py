@@ -1,0 +1,260 @@
+"""Gradient estimates: error (Figure 5), variance (10), a fixed objective (11), precision (beyond the paper)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from soma.plan import Plan
+from soma.report.draw import nothing, with_paper
+from soma.report.paper import PaperValues
+from soma.report.place import Label, beside, near
+from soma.report.style import COLOURS, MUTED, PAPER, log_axis, panels, ramp, save, style
+
+_ENDS = {"first": "At the first milestone", "last": "At the end of training"}
+
+
+def figure5(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
+    """Relative squared error against aggregate seconds of a step: N at the base setting, lines over n_pert and B."""
+    keys = ["experts", "end", "n_pert", "batch"]
+    values = ["error", "error_se", "aggregate_seconds"]
+    drawn = _by_end(rows).groupby(keys, as_index=False).agg({**dict.fromkeys(values, "mean"), "run": " ".join})
+    base = plan.config.products.reference.settings[0]
+    title = "Error of one step's gradient estimate against its device time"
+    note = (
+        f"Large points: n_pert = {base[0]}, B = {base[1]}. Solid: more directions; dotted: more sequences. Bars: "
+        "standard error of the mean over estimates; means over runs. The paper gives reductions, no points."
+    )
+    ends = [end for end in _ENDS if end in set(drawn["end"])]
+    with style():
+        figure, axes = panels(plan, len(ends), title, note, size=(4.3 * max(len(ends), 1.4), 4.2), sharey=True)
+        for axis, end in zip(axes[0], ends, strict=True):
+            labels = _error_panel(axis, drawn[drawn["end"] == end], base)
+            axis.set_title(_ENDS[end])
+            axis.set_xlabel("aggregate device time of a step (s)")
+            log_axis(axis)
+            log_axis(axis, "y")
+            axis.margins(0.12)
+            near(axis, labels)
+        axes[0, 0].set_ylabel("squared error / squared norm of the reference")
+        save(figure, drawn, plan, directory, "figure5")
+
+
+def _error_panel(axis: Axes, rows: pd.DataFrame, base: tuple[int, int]) -> list[Label]:
+    counts = sorted(rows["experts"].unique())
+    labels = []
+    for colour, experts in zip(ramp(len(counts)), counts, strict=True):
+        own = rows[rows["experts"] == experts]
+        sweeps = {"n_pert": own[own["batch"] == base[1]], "batch": own[own["n_pert"] == base[0]]}
+        for name, line in (("n_pert", "-"), ("batch", ":")):
+            found = sweeps[name].sort_values(name)
+            axis.errorbar(
+                found["aggregate_seconds"], found["error"], yerr=found["error_se"], color=colour, linestyle=line,
+                marker="o", markersize=3, linewidth=1.1, elinewidth=0.8,
+            )  # fmt: skip
+            end = found.iloc[-1]
+            if experts == counts[0] and end[name] != base[name == "batch"]:
+                text = f"{'B' if name == 'batch' else name} = {end[name]}"
+                labels.append(Label(text, end["aggregate_seconds"], end["error"], MUTED))
+        at = sweeps["n_pert"][sweeps["n_pert"]["n_pert"] == base[0]].iloc[0]
+        axis.plot(at["aggregate_seconds"], at["error"], marker="o", markersize=7, color=colour)
+        labels.append(Label(f"N={experts}", at["aggregate_seconds"], at["error"], colour))
+    return labels
+
+
+def figure10(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
+    """Relative variance against the coordinates of an expert and against n_pert, FP32 and FP64, with the prediction."""
+    keys = ["experts", "end", "precision", "n_pert"]
+    values = ["coordinates", "variance", "variance_se", "grouped", "grouped_se", "predicted"]
+    drawn = _by_end(rows).groupby(keys, as_index=False).agg({**dict.fromkeys(values, "mean"), "run": " ".join})
+    drawn.insert(1, "expert_coordinates", drawn["coordinates"] / drawn["experts"])
+    drawn["double"] = drawn["precision"] == "fp64"
+    most = int(drawn["n_pert"].max())
+    title = "Relative variance of the gradient estimate at equal total size"
+    theirs = _paper_variance(paper) if most == paper.tables["table1"]["n_pert"] else []
+    note = (
+        "Points: measured in FP32; squares: in FP64; lines: predicted. Bars: standard error over probes; means over "
+        "runs and chunks." + (f" Crosses: the paper's, n_pert={most}." if theirs else "")
+    )
+    with style():
+        figure, axes = panels(plan, 2, title, note, size=(8.6, 4.4))
+        labels = _against_size(axes[0, 0], drawn[drawn["n_pert"] == most])
+        for point in theirs:
+            axes[0, 0].plot(point["expert_coordinates"], point["variance"], **PAPER)
+            name = f"paper, N={point['experts']}"
+            labels.append(Label(name, point["expert_coordinates"], point["variance"], MUTED))
+        axes[0, 0].set_xlabel("coordinates of one expert")
+        axes[0, 0].set_ylabel("variance / squared norm of the gradient")
+        axes[0, 0].set_title(f"Against the size of an expert, n_pert = {most}")
+        lines = _against_directions(axes[0, 1], drawn[drawn["end"] == "last"])
+        axes[0, 1].set_xlabel("n_pert")
+        axes[0, 1].set_title("Against n_pert, at the end of training")
+        for axis, base in zip(axes[0], (10, 2), strict=True):
+            log_axis(axis, base=base)
+            log_axis(axis, "y")
+        beside(axes[0, 1], lines)
+        near(axes[0, 0], labels)
+        save(figure, with_paper(drawn.drop(columns="double"), theirs), plan, directory, "figure10")
+
+
+def _paper_variance(paper: PaperValues) -> list[dict[str, Any]]:
+    """The paper's variance after 10,000 updates for N = 256, and by its ratio for N = 1."""
+    given = paper.tables["figure10"]
+    small, ratio = given["n256_relative_variance_10k"], given["ratio_n1_to_n256"]["updates_10k"]
+    bodies = {row["n"]: row["body"] for row in paper.tables["table2"]}
+    points = ((256, small), (1, small * ratio))
+    return [{"experts": n, "expert_coordinates": bodies[n], "variance": value} for n, value in points]
+
+
+def _against_size(axis: Axes, rows: pd.DataFrame) -> list[Label]:
+    labels = []
+    for colour, end in zip(COLOURS, ("last", "first"), strict=False):
+        own = rows[rows["end"] == end].sort_values("expert_coordinates")
+        if own.empty:
+            continue
+        _measured(axis, own, "expert_coordinates", "variance", colour)
+        line = own[~own["double"]]
+        axis.plot(line["expert_coordinates"], line["predicted"], color=colour, linewidth=1, alpha=0.7)
+        tip = line.iloc[-1]
+        words = "end of training" if end == "last" else "first milestone"
+        labels.append(Label(words, tip["expert_coordinates"], tip["variance"], colour))
+        if end == "last":
+            labels += [Label(f"N={r.experts}", r.expert_coordinates, r.variance, "#444444") for r in line.itertuples()]
+    return labels
+
+
+def _against_directions(axis: Axes, rows: pd.DataFrame) -> list[Label]:
+    labels = []
+    counts = sorted(rows["experts"].unique())
+    for colour, experts in zip(ramp(len(counts)), counts, strict=True):
+        own = rows[rows["experts"] == experts].sort_values("n_pert")
+        _measured(axis, own, "n_pert", "grouped", colour)
+        line = own[~own["double"]]
+        axis.plot(line["n_pert"], line["predicted"], color=colour, linewidth=1, alpha=0.7)
+        tip = line.iloc[-1]
+        labels.append(Label(f"N={experts}", tip["n_pert"], tip["predicted"], colour))
+    return labels
+
+
+def _measured(axis: Axes, rows: pd.DataFrame, x: str, y: str, colour: str) -> None:
+    """FP32 as points, FP64 as squares around them."""
+    looks: dict[bool, Any] = {
+        False: {"marker": "o", "markersize": 3.5},
+        True: {"marker": "s", "markersize": 7, "mfc": "none"},
+    }
+    for double, look in looks.items():
+        own = rows[rows["double"] == double]
+        error = own[f"{y}_se"].fillna(0.0)
+        axis.errorbar(own[x], own[y], yerr=error, color=colour, linestyle="none", elinewidth=0.9, **look)
+
+
+def figure11(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
+    """A fixed separable objective: independent against summed losses, and the split of directions and sequences."""
+    given = paper.tables["figure11"]
+    found = rows[rows["part"] == "variance"] if "quantity" in rows else rows[:0]
+    split = rows[rows["part"] == "split"] if "group" in rows else rows[:0]
+    theirs: list[dict[str, Any]] = []
+    if len(found) and found["experts"].iloc[0] == 4:
+        theirs = [{"part": "variance", "quantity": "ratio", "experts": 4, "measured": given["independent_over_summed"]}]
+    columns = {
+        "variance": ["part", "run", "quantity", "experts", "measured", "standard_error", "predicted"],
+        "split": ["part", "run", "group", "batch", "n_pert", "error", "error_se", "predicted", "best_measured",
+                  "best_predicted"],
+    }  # fmt: skip
+    drawn = rows[[c for c in dict.fromkeys(columns["variance"] + columns["split"]) if c in rows]]
+    note = (
+        "Bars: standard error over sets of probes; a point per run. Dashes and lines: predicted. Rings: the "
+        "smallest measured error; triangles: the B predicted to be best."
+        + (" Cross: the paper's ratio." if theirs else "")
+    )
+    with style():
+        widths = {"width_ratios": [1, 0.7, 1.8]}
+        figure, axes = panels(plan, 3, "A fixed separable objective", note, size=(9.4, 4.2), gridspec_kw=widths)
+        _variances(axes[0, 0], found[found["quantity"] != "ratio"] if len(found) else found)
+        _variances(axes[0, 1], found[found["quantity"] == "ratio"] if len(found) else found)
+        for point in theirs:
+            axes[0, 1].plot(0, point["measured"], **PAPER)
+        axes[0, 0].set_title("Independent or summed losses")
+        axes[0, 0].set_ylabel("squared error / squared norm")
+        axes[0, 1].set_title("Summed / independent")
+        axes[0, 2].set_title("Split of n_pert · B")
+        if len(found):
+            log_axis(axes[0, 0], "y")
+        if split.empty:
+            nothing(axes[0, 2])
+        else:
+            beside(axes[0, 2], _split_panel(axes[0, 2], split))
+        save(figure, with_paper(drawn, theirs), plan, directory, "figure11")
+
+
+def _variances(axis: Axes, rows: pd.DataFrame) -> None:
+    """Measured values of each quantity side by side by run, with a dash at the prediction."""
+    if rows.empty:
+        nothing(axis)
+        return
+    names = list(dict.fromkeys(rows["quantity"]))
+    for i, name in enumerate(names):
+        own = rows[rows["quantity"] == name]
+        at = i + (np.arange(len(own)) - (len(own) - 1) / 2) * 0.12
+        axis.errorbar(at, own["measured"], yerr=own["standard_error"], fmt="o", markersize=4, color=COLOURS[i])
+        axis.hlines(own["predicted"].mean(), i - 0.35, i + 0.35, color="black", linewidth=1, linestyle="--")
+    axis.set_xticks(range(len(names)), names if len(names) > 1 else [""])
+    axis.set_xlim(-0.6, len(names) - 0.4)
+    axis.grid(visible=False, axis="x")
+
+
+def _split_panel(axis: Axes, rows: pd.DataFrame) -> list[Label]:
+    labels = []
+    groups = sorted(rows["group"].dropna().unique())
+    for i, group in enumerate(groups):
+        own, colour = rows[rows["group"] == group], COLOURS[i]
+        for _, run in own.groupby("run", sort=False):
+            axis.errorbar(
+                run["batch"], run["error"], yerr=run["error_se"], fmt="o", markersize=3, color=colour, elinewidth=0.8
+            )
+            best = run[run["batch"] == run["best_measured"]]
+            axis.plot(best["batch"], best["error"], marker="o", markersize=9, mfc="none", color=colour)
+        line = own.groupby("batch", as_index=False)["predicted"].mean()
+        axis.plot(line["batch"], line["predicted"], color=colour, linewidth=1.1)
+        for best in own["best_predicted"].unique():
+            axis.plot(best, 0.02, marker="^", color=colour, transform=axis.get_xaxis_transform(), linestyle="none")
+        tip = line.iloc[-1]
+        words = "independent" if group == 1 else f"{int(group)} summed"
+        labels.append(Label(words, tip["batch"], tip["predicted"], colour))
+    log_axis(axis, base=2)
+    log_axis(axis, "y")
+    axis.set_xlabel("B")
+    return labels
+
+
+def precision(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
+    """Relative error of a loss difference against eps, at initial and at trained weights."""
+    order = rows.groupby("precision")["error"].mean().sort_values(ascending=False).index
+    colours = dict(zip(order, COLOURS, strict=False))
+    title = "Precision of the finite difference L(θ+εz) − L(θ−εz)"
+    with style():
+        figure, axes = panels(plan, rows["weights"].nunique(), title, sharey=True)
+        for axis, (name, group) in zip(axes[0], rows.groupby("weights", sort=False), strict=True):
+            for label, line in group.sort_values("eps").groupby("precision"):
+                axis.plot(line["eps"], line["error"], color=colours[label], marker="o", markersize=3.5)
+            axis.axhline(1.0, color=MUTED, linewidth=0.8, linestyle="--")
+            log_axis(axis)
+            log_axis(axis, "y")
+            axis.invert_xaxis()
+            axis.set_xlabel("ε")
+            axis.set_title(f"At {name} weights")
+        axes[0, 0].set_ylabel("relative error")
+        last = rows[(rows["weights"] == rows["weights"].iloc[-1]) & (rows["eps"] == rows["eps"].min())]
+        ends = [Label(r.precision, r.eps, r.error, colours[r.precision]) for r in last.itertuples()]
+        beside(axes[0, -1], [*ends, Label("no signal left", rows["eps"].min(), 1.0, MUTED)])
+        save(figure, rows, plan, directory, "precision")
+
+
+def _by_end(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with `end`: whether they are of a run's first milestone or of its last."""
+    last = rows["update"] == rows.groupby("run")["update"].transform("max")
+    return rows.assign(end=np.where(last, "last", "first"))

@@ -1,0 +1,143 @@
+"""Sweeps over N, n_pert and B on ensemble validation: Figures 7, 8, 13 and 14."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+from soma.plan import Plan
+from soma.report.draw import BANDS, ELSEWHERE, curve, nothing
+from soma.report.place import Label, near
+from soma.report.style import log_axis, look, panels, ramp, save, style
+
+_AXES = {"experts": "Number of experts N", "n_pert": "Directions n_pert", "batch": "Sequences B"}
+_COSTS = {
+    "elapsed_seconds": "idealised elapsed time (s)",
+    "device_seconds": "aggregate device time (s)",
+    "operations": "arithmetic operations",
+}
+_LOSS = "ensemble validation loss\n(nats per byte)"
+_COLUMNS = ["axis", "value", "arm", "update", "loss", "low", "high", "seeds", "run"]
+
+
+def figure7(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
+    """Validation loss over idealised elapsed time, for N, n_pert and B."""
+    _sweeps(plan, rows, ["elapsed_seconds"], "Loss against elapsed time, one setting at a time", directory, "figure7")
+
+
+def figure8(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
+    """The same over aggregate device time and over operations."""
+    costs = ["device_seconds", "operations"]
+    _sweeps(plan, rows, costs, "Loss against aggregate cost, one setting at a time", directory, "figure8")
+
+
+def _sweeps(plan: Plan, rows: pd.DataFrame, costs: Sequence[str], title: str, directory: Path, name: str) -> None:
+    own = [axis for axis in _AXES if axis in set(rows["axis"])]
+    size = (9.4, 1.2 + 2.7 * len(costs))
+    with style():
+        figure, axes = panels(plan, len(own), title, f"{BANDS} {ELSEWHERE}", rows=len(costs), size=size, sharey=True)
+        labels: list[tuple[Axes, list[Label]]] = []
+        for line, cost in zip(axes, costs, strict=True):
+            for axis, swept in zip(line, own, strict=True):
+                labels.append((axis, _sweep_panel(axis, rows[rows["axis"] == swept], cost)))
+                axis.margins(x=0.12)
+                log_axis(axis)
+                axis.set_xlabel(_COSTS[cost])
+                axis.set_title(_AXES[swept])
+            line[0].set_ylabel(_LOSS)
+        for axis, ends in labels:
+            near(axis, ends)
+        save(figure, rows[[*_COLUMNS, *costs]], plan, directory, name)
+
+
+def _sweep_panel(axis: Axes, rows: pd.DataFrame, cost: str) -> list[Label]:
+    values = sorted(rows["value"].unique())
+    ends = []
+    for i, (value, colour) in enumerate(zip(values, ramp(len(values)), strict=True)):
+        found = rows[rows["value"] == value].sort_values("update")
+        curve(axis, found, cost, look(i) | {"color": colour})
+        ends.append(Label(f"{value}", found[cost].iloc[-1], found["loss"].iloc[-1], colour))
+    return ends
+
+
+def figure13(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
+    """Loss against operations of every allocation of n_pert and B; what nothing cheaper beats is marked."""
+    own = rows[rows["axis"].isin(["n_pert", "batch"])].copy()
+    settings = {arm: plan.arm_runs[arm][0].settings for arm in own["arm"].unique()}
+    own["n_pert"] = [settings[arm].n_pert for arm in own["arm"]]
+    own["batch"] = [settings[arm].batch * settings[arm].accumulation for arm in own["arm"]]
+    # The base setting is swept on both axes.
+    own = own.drop_duplicates(["n_pert", "batch", "update"]).sort_values(["n_pert", "batch", "update"])
+    ordered = own.sort_values(["operations", "loss"])
+    own["cheapest"] = ordered["loss"].lt(ordered["loss"].cummin().shift(fill_value=np.inf))
+    note = f"Ringed and joined: no allocation reached that loss with fewer operations. {BANDS} {ELSEWHERE}"
+    with style():
+        figure, axes = panels(plan, 1, "What a loss costs under each allocation", note, size=(7.6, 4.6))
+        axis = axes[0, 0]
+        groups = list(own.groupby(["n_pert", "batch"]))
+        if not groups:
+            nothing(axis)
+        ends = []
+        for i, (((n_pert, batch), found), colour) in enumerate(zip(groups, ramp(len(groups)), strict=True)):
+            curve(axis, found, "operations", look(i) | {"color": colour})
+            end = found.iloc[-1]
+            ends.append(Label(f"n_pert={n_pert}, B={batch}", end["operations"], end["loss"], colour))
+        front = own[own["cheapest"]].sort_values("operations")
+        axis.plot(front["operations"], front["loss"], color="black", linewidth=0.9, linestyle="--", zorder=1.5)
+        axis.plot(front["operations"], front["loss"], "o", markersize=9, mfc="none", color="black", markeredgewidth=0.8)
+        axis.margins(x=0.15)
+        if groups:
+            log_axis(axis)
+        axis.set_xlabel(_COSTS["operations"])
+        axis.set_ylabel(_LOSS)
+        near(axis, ends, 7)
+        save(figure, own[["n_pert", "batch", *_COLUMNS[2:], "operations", "cheapest"]], plan, directory, "figure13")
+
+
+def figure14(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
+    """The best N under a budget of operations in all and one for each expert."""
+    columns = ["total", "per_expert", "best", "loss", "reached", "run"]
+    note = "In brackets: only one N had a saved loss so early, so nothing was compared. White: none had. " + ELSEWHERE
+    with style():
+        figure, axes = panels(plan, 1, "The best N under two budgets, by ensemble validation", note, size=(7.2, 5.2))
+        axis = axes[0, 0]
+        if rows.empty:
+            nothing(axis)
+        else:
+            _map(axis, rows, sorted(plan.config.products.sweep.experts))
+        save(figure, rows[columns] if len(rows) else rows, plan, directory, "figure14")
+
+
+def _map(axis: Axes, rows: pd.DataFrame, counts: Sequence[int]) -> None:
+    totals, each = (np.sort(rows[column].unique()) for column in ("total", "per_expert"))
+    colours = dict(zip(counts, ramp(len(counts)), strict=True))
+    widths, heights = _edges(totals), _edges(each)
+    for row in rows.itertuples():
+        i, j = np.searchsorted(totals, row.total), np.searchsorted(each, row.per_expert)
+        corner, size = (widths[i], heights[j]), (widths[i + 1] - widths[i], heights[j + 1] - heights[j])
+        axis.add_patch(Rectangle(corner, *size, facecolor=colours[row.best], edgecolor="white", linewidth=0.5))
+        text = f"({row.best})" if len(row.reached.split()) < 2 else str(row.best)
+        dark = counts.index(row.best) < 0.6 * len(counts)
+        colour = "white" if dark else "black"
+        axis.text(row.total, row.per_expert, text, ha="center", va="center", fontsize=7, color=colour)
+    axis.set_xlim(widths[0], widths[-1])
+    axis.set_ylim(heights[0], heights[-1])
+    log_axis(axis)
+    log_axis(axis, "y")
+    axis.grid(visible=False)
+    axis.set_xlabel("operations in all")
+    axis.set_ylabel("operations of each expert")
+
+
+def _edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ends of the cells around values on a log axis."""
+    if len(values) == 1:
+        return values[0] * np.array([0.7, 1.4])
+    middles = np.sqrt(values[1:] * values[:-1])
+    return np.concatenate([[values[0] ** 2 / middles[0]], middles, [values[-1] ** 2 / middles[-1]]])

@@ -1,0 +1,156 @@
+"""A campaign as a whole: what it will cost, how far it is, and whether its files are what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from soma.config import load
+from soma.errors import SomaError
+from soma.manifest import describe_files, read_json, sha256_file, write_json
+from soma.models.count import operations_per_token
+from soma.plan import Plan, make_plan
+from soma.report.table import significant
+from soma.runs import RunSpec, operations_of
+
+BASE = Path("config/config.yaml")
+RATES = {
+    "the paper's RTX 5090, 6.9e11 operations in 0.154 s at width 32": 4.5e12,
+    "one core of the pilot's CPU, 75 GF/s": 7.5e10,
+}
+_UNCHECKED = ("logs", "benchmarks", "resume", "settings", "report.html", "manifest.json")
+"""What a manifest leaves out: what another run of the same campaign may write differently."""
+
+
+def plan(configfile: Sequence[Path], rate: float | None) -> None:
+    """Print what a campaign will cost."""
+    print("\n".join(_plan_lines(make_plan(load(BASE, *configfile)), rate)))
+
+
+def status(configfile: Sequence[Path]) -> None:
+    """Print what is done, running and left."""
+    found = make_plan(load(BASE, *configfile))
+    print("\n".join(_status_lines(found, Path("results") / found.config.campaign)))
+
+
+def verify(results: Path) -> None:
+    """Print every file that is wrong, missing or extra.
+
+    Raises:
+        SomaError: if there is one.
+    """
+    known = read_json(results / "manifest.json")["files"]
+    found = _checked_files(results)
+    wrong = [name for name in sorted(known.keys() & found) if _differs(results / name, known[name])]
+    problems = [("wrong", wrong), ("missing", sorted(known.keys() - found)), ("extra", sorted(found - known.keys()))]
+    for problem, names in problems:
+        for name in names:
+            print(f"{problem:8} {results / name}")
+    count = sum(len(names) for _, names in problems)
+    if count:
+        raise SomaError(
+            f"{results}: {count} of {len(known)} files are not as the manifest says; delete what is wrong or extra and "
+            "run snakemake again."
+        )
+    print(f"{results}: {len(known)} files, all as the manifest says")
+
+
+def write_manifest(results: Path) -> None:
+    """Record size and hash of every file of a finished campaign."""
+    write_json(results / "manifest.json", {"files": describe_files(results, sorted(_checked_files(results)))})
+
+
+def _checked_files(results: Path) -> set[str]:
+    paths = (p.relative_to(results) for p in results.rglob("*") if p.is_file())
+    return {p.as_posix() for p in paths if p.parts[0] not in _UNCHECKED and p.name != ".snakemake_timestamp"}
+
+
+def _differs(path: Path, known: dict[str, object]) -> bool:
+    return path.stat().st_size != known["bytes"] or sha256_file(path) != known["sha256"]
+
+
+def _runs_by_group(found: Plan) -> dict[str, list[RunSpec]]:
+    """Every run once, under the first product that needs it."""
+    groups: dict[str, list[RunSpec]] = {"seed runs": [run for run in found.runs.values() if run.kind == "seed"]}
+    taken = {run.id for run in groups["seed runs"]}
+    fixed = list(found.config.products.fixed_size.arms)
+    products = {"equal total size": fixed} | {
+        group: list(arms) for group, arms in found.groups.items() if group not in fixed
+    }
+    for name, arms in products.items():
+        own = [run for arm in arms for run in found.arm_runs[arm] if run.id not in taken]
+        groups[name] = list({run.id: run for run in own}.values())
+        taken |= {run.id for run in own}
+    groups["continued"] = [run for run in found.runs.values() if run.id not in taken]
+    return {name: runs for name, runs in groups.items() if runs}
+
+
+def _plan_lines(found: Plan, rate: float | None) -> list[str]:
+    runs = list(found.runs.values())
+    total = sum(float(run.operations(run.updates)) for run in runs)
+    jobs = sum(len(found.parts(run)) for run in runs)
+    lines = [f"campaign {found.config.campaign}: {len(runs)} runs in {jobs} training jobs", ""]
+    lines.append(f"{'product':20} {'runs':>5} {'jobs':>6} {'operations':>12}")
+    for name, group in _runs_by_group(found).items():
+        spent = sum(float(run.operations(run.updates)) for run in group)
+        lines.append(f"{name:20} {len(group):5} {sum(len(found.parts(r)) for r in group):6} {significant(spent):>12}")
+    lines += [f"{'total':20} {len(runs):5} {jobs:6} {significant(total):>12}", ""]
+    lines.append("device-hours of the updates (validation, evaluation, preprocessing and measurements excluded)")
+    for name, per_second in (RATES | ({"--rate": rate} if rate else {})).items():
+        lines.append(f"  {significant(total / per_second / 3600):>10} h  at {per_second:.3g}/s: {name}")
+    weights = sum(2 * 4 * run.parameters * len(run.milestones) for run in runs)
+    memory = sum(2 * 4 * run.parameters for run in runs if run.keep_memory)
+    lines += ["", f"disk: {significant((weights + memory) / 1e9)} GB of checkpoints"]
+    held = getattr(found.config.data.train, "bytes", None)
+    if held:
+        vectors = held // found.config.data.window * found.config.routing.svd * 4
+        lines[-1] += f", {significant(held / 1e9)} GB of text, {significant(vectors / 1e9)} GB of router features"
+    sizes = f"{'arm':36} {'N':>4} {'width':>6} {'parameters':>11} {'expert':>11} {'served':>11}"
+    lines += ["", f"{sizes} {'updates':>10} {'operations':>11} seeds"]
+    for arm, of_arm in found.arm_runs.items():
+        run, expert = of_arm[0], _per_byte(of_arm[0])
+        sizes = f"{arm:36} {run.experts:4} {run.settings.width:6} {run.parameters:11,} {expert:11,}"
+        cost = significant(float(run.operations(run.updates)))
+        served = expert * found.arms[arm].active
+        lines.append(f"{sizes} {served:11,} {run.updates:10,} {cost:>11} {len(of_arm):5}")
+    return [*lines, "(expert, served: forward operations for a byte, of one expert and of all k that answer)"]
+
+
+def _per_byte(run: RunSpec) -> int:
+    """Forward operations of one expert for one byte."""
+    s = run.settings
+    if s.method == "eggroll":
+        return operations_of(s, 1) // (s.eggroll.population * s.eggroll.tokens)
+    return operations_per_token(run.model)
+
+
+def _status_lines(found: Plan, results: Path) -> list[str]:
+    lines = [f"campaign {found.config.campaign} in {results}", ""]
+    lines.append(f"{'training':20} {'done':>6} {'running':>8} {'left':>6}")
+    spent = seconds = left = 0.0
+    for name, runs in _runs_by_group(found).items():
+        counts = {"done": 0, "running": 0, "left": 0}
+        for run in runs:
+            parts = found.folders(run)
+            share = run.operations(run.updates) / len(parts)
+            for folder in parts:
+                cost = results / "runs" / folder / "cost.json"
+                if cost.exists():
+                    counts["done"] += 1
+                    spent, seconds = spent + share, seconds + read_json(cost)["ledger"]["seconds"].get("update", 0.0)
+                else:
+                    started = (results / "resume" / folder / "state.safetensors").exists()
+                    counts["running" if started else "left"] += 1
+                    left += share
+        lines.append(f"{name:20} {counts['done']:6} {counts['running']:8} {counts['left']:6}")
+    lines.append("(running: saved and not finished, whether or not a process works on it now)")
+    if spent and left:
+        hours = left / (spent / seconds) / 3600
+        lines.append(f"left: {significant(hours)} device-hours of updates at {spent / seconds:.3g} operations/s so far")
+    lines.append("")
+    kinds = {"evaluation": "*/*.parquet", "measurements": "*.parquet", "tables": "*.md", "figures": "*.svg"}
+    for folder, wanted in kinds.items():
+        lines.append(f"{folder:20} {len(list((results / folder).glob(wanted))):6} files")
+    report = results / "report.html"
+    lines.append(f"{'report':20} {'there' if report.exists() else 'not yet':>6}")
+    return lines

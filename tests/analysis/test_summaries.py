@@ -1,0 +1,160 @@
+"""Controls, continuations, sweeps and searches on invented rows whose answers are known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from soma.analysis import active, continuations, controls, sweep, tuning
+from soma.analysis.contrasts import Side, at_equal_cost, contrast, scores_of
+from soma.errors import SomaError
+from tests.analysis.invented import costs, losses, toy_plan
+
+PLAN = toy_plan()
+P = PLAN.config.products
+FIXED = (*P.fixed_size.arms, *P.controls.arms)
+
+
+def test_controls_say_which_side_is_better():
+    better = {"soma-n2": 0.3, "soma-n2-random": 0.4, "spsa-n1-d16": 0.5}
+
+    def advantage(arm, run, update, iterate, k):
+        averaged = 0.05 if iterate == "average" else 0.0
+        return better.get(arm, 0.0) + averaged - (0.1 if arm == "soma-n2" and k == 1 else 0.0)
+
+    rows = controls.differences(PLAN, losses(PLAN, FIXED, advantage), costs(PLAN))
+    found = {(r.control, r.ours, r.theirs): r for r in rows.itertuples()}
+    assert found["B1", "soma-n2", "soma-n2-random"].difference == pytest.approx(0.1)
+    assert found["B2", "soma-n2", "spsa-n1-d16"].difference == pytest.approx(0.2)
+    averaged = ", averaged iterate"
+    assert found["B3", f"soma-n2{averaged}", f"eggroll-n1{averaged}"].difference == pytest.approx(-0.3)
+    assert found["B4", "soma-n2", "soma-n2, nearest expert alone"].difference == pytest.approx(-0.1)
+    assert found["B4", "soma-n2, nearest expert alone", "spsa-n1-p8"].difference == pytest.approx(-0.2)
+    assert {c for c, _, _ in found} == {"B1", "B2", "B3", "B4", "B5"}
+
+
+def test_charging_the_seed_run_moves_the_budget_to_the_left():
+    """Losses that fall linearly with operations, so that interpolation is exact."""
+
+    def advantage(arm, run, update, iterate, k):
+        return run.operations(update) * 1e-12
+
+    rows = losses(PLAN, FIXED, advantage)
+    found = controls.differences(PLAN, rows, costs(PLAN)).set_index(["control", "ours"])
+    seeds = {arm: PLAN.runs[PLAN.arm_runs[arm][0].start] for arm in ("soma-n2", "spsa-n1-p8")}
+    seed = {arm: run.operations(run.updates) for arm, run in seeds.items()}
+    # At one total, the arm with the cheaper seed run has more operations left for its own updates.
+    expected = (seed["soma-n2"] - seed["spsa-n1-p8"]) * 1e-12
+    row = found.loc[("B5", "soma-n2, equal operations with the seed run")]
+    assert row["difference"] == pytest.approx(expected, rel=1e-6)
+    assert row["difference"] < 0
+
+
+def test_nothing_is_compared_beyond_what_both_spent():
+    rows = losses(PLAN, ("soma-n2", "spsa-n1-p8"), lambda *_: 0.0)
+    spent = {"soma-n2": [1.0, 2.0, 3.0], "spsa-n1-p8": [4.0, 5.0, 6.0]}
+    cost = {run.id: spent[arm] for arm in spent for run in PLAN.arm_runs[arm]}
+    row = at_equal_cost(PLAN, scores_of(PLAN, rows), Side("soma-n2"), Side("spsa-n1-p8"), cost)
+    assert row["seeds"] == 0
+    assert np.isnan(row["difference"])
+
+
+def test_arms_without_a_common_seed_are_not_compared():
+    rows = losses(PLAN, ("soma-n2", "soma-n4"), lambda *_: 0.0)
+    assert contrast(PLAN, scores_of(PLAN, rows), Side("soma-n2"), Side("soma-n4"))["seeds"] == 1
+    PLAN.arms["soma-n4"] = PLAN.arms["soma-n4"].model_copy(update={"seeds": (7,)})
+    try:
+        with pytest.raises(SomaError, match="share no seed"):
+            contrast(PLAN, scores_of(PLAN, rows), Side("soma-n2"), Side("soma-n4"))
+    finally:
+        PLAN.arms["soma-n4"] = PLAN.arms["soma-n4"].model_copy(update={"seeds": (0,)})
+
+
+def history(drawn):
+    return pd.DataFrame({"update": [10, 20], "expert": [0, 0], "data_sha256": drawn, "probes_sha256": ["p", "q"]})
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_pairing_is_checked_and_differences_taken_at_every_milestone(same):
+    def advantage(arm, run, update, iterate, k):
+        return (0.2 if arm == "pair-n4" else 0.01 if arm == "late-n4" else 0.0) * (update == run.updates)
+
+    rows = losses(PLAN, P.paired.arms, advantage)
+    histories = {run.id: history(["a", "b"]) for arm in P.paired.arms for run in PLAN.arm_runs[arm]}
+    if not same:
+        histories["pair-n4-summed-s1"] = history(["a", "c"])
+    found = continuations.paired(PLAN, rows, histories)
+    early = found[found["phase"] == "early"]
+    assert list(early["difference"].round(9)) == [0.0, 0.0, -0.2]
+    assert set(early["paired"]) == {same}
+    assert found.set_index("phase").loc["early minus late", "difference"] == pytest.approx(-0.19)
+
+
+def test_the_base_of_an_ablation_stands_first_and_has_no_difference():
+    found = continuations.ablation(PLAN, losses(PLAN, P.ablation.arms, lambda arm, *_: 0.1 * (arm == P.ablation.base)))
+    assert found["arm"].iloc[0] == P.ablation.base
+    assert np.isnan(found["difference"].iloc[0])
+    assert np.allclose(found["difference"].iloc[1:], -0.1)
+    split = continuations.allocation(PLAN, losses(PLAN, P.allocation.arms, lambda *_: 0.0))
+    assert split["operations"].nunique() == 1
+
+
+SWEPT = PLAN.groups["sweep"]
+
+
+def falling(arm, run, update, iterate, k):
+    """Lower with experts at equal updates, higher at equal operations."""
+    return 0.01 * update + 0.02 * run.experts
+
+
+def test_sweeps_compare_neighbours_at_equal_updates_and_ends_at_equal_operations():
+    found = sweep.differences(PLAN, losses(PLAN, SWEPT, falling, "validation")).set_index(["axis", "larger"])
+    assert found.loc[("experts", 2), "difference"] == pytest.approx(-0.02)
+    assert found.loc[("per expert", 4), "difference"] == pytest.approx(-0.06)
+    # N = 1 has taken four times the updates of N = 4 at the same operations.
+    first = PLAN.arm_runs["sweep-n4"][0].milestones[0]
+    assert found.loc[("aggregate", 4), "difference"] == pytest.approx(-(0.01 * 3 * first - 0.06))
+
+
+def test_crossing_budgets_are_interpolated_and_never_extrapolated():
+    rows = losses(PLAN, SWEPT, falling, "validation")
+    found = sweep.budgets(PLAN, rows)
+    for row in found.itertuples():
+        run = PLAN.arm_runs[row.arm][0]
+        assert row.operations >= run.operations(run.milestones[0])
+        updates = min(row.operations / run.operations(1), run.updates)
+        known = rows[(rows["run"] == run.id) & (rows["update"] == run.updates) & (rows["iterate"] == "last")]
+        known = known[known["k"] == PLAN.arms[row.arm].active]
+        end = known["nats"].sum() / known["bytes"].sum()
+        assert row.loss == pytest.approx(end + 0.01 * (run.updates - updates), rel=1e-6)
+    assert (found.groupby("operations")["best"].sum() == 1).all()
+    grid = sweep.best_counts(PLAN, rows)
+    assert set(grid["best"]) <= set(P.sweep.experts)
+    widest = grid.sort_values(["total", "per_expert"]).iloc[-1]
+    assert widest["best"] == max(P.sweep.experts)
+
+
+def test_a_setting_that_failed_is_counted_and_not_chosen():
+    def advantage(arm, run, update, iterate, k):
+        return float("nan") if arm.endswith("a0.3-s0.05-t32") else 0.1
+
+    found = tuning.search_populations(PLAN, losses(PLAN, PLAN.groups["populations"], advantage, "validation"))
+    assert list(found["failed"]) == [1, 0]
+    assert list(found["chosen"]) == [False, True]
+    assert list(found["configured"]) == [True, False]
+    with pytest.raises(SomaError, match="every setting of `eggroll-n1` that was tried failed"):
+        tuning.search_populations(PLAN, losses(PLAN, PLAN.groups["populations"], lambda *_: float("nan"), "validation"))
+
+
+def test_the_best_number_of_experts_is_found():
+    rows = []
+    for arm in P.active.arms:
+        for run in PLAN.arm_runs[arm]:
+            for k in range(1, run.experts + 1):
+                loss = 3.0 - 0.1 * min(k, 3) + 0.05 * max(0, k - 3)
+                rows += [(run.id, run.updates, k, d, 100, 100 * loss) for d in range(5)]
+    table = pd.DataFrame(rows, columns=["run", "update", "k", "document", "bytes", "nats"])
+    found = active.losses(PLAN, table).set_index(["arm", "k"])["loss"]
+    assert found.loc["soma-n4"].idxmin() == 3
+    differences = active.differences(PLAN, table).set_index(["arm", "against"])["difference"]
+    assert differences.loc[("soma-n4", "k=1")] == pytest.approx(-0.15)
+    assert differences.loc[("soma-n4", "half-way from k=1 to k=3")] == pytest.approx(-0.05)

@@ -1,0 +1,58 @@
+"""The examples of docs/extending.md do what the page says."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from soma.config import load, merge, read_yaml, resolve
+from soma.plan import make_plan
+from soma.training.learner import LEARNERS, SPSALearner
+from tests.training.test_loop import spec, trained, trainer
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs/extending.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.S)
+
+
+def test_the_arm_of_the_example_adds_its_runs_and_nothing_else():
+    base = read_yaml(ROOT / "config/config.yaml")
+    before = make_plan(resolve(base))
+    after = make_plan(resolve(merge(base, yaml.safe_load(blocks("yaml")[0].replace("7.3e13", "7.3e+13")))))
+    assert {run.id for run in after.runs.values()} - set(before.runs) == {f"soma-n2-wide-s{s}" for s in range(3)}
+
+
+@pytest.fixture
+def learners():
+    known = dict(LEARNERS)
+    yield LEARNERS
+    LEARNERS.clear()
+    LEARNERS.update(known)
+
+
+def test_the_method_of_the_example_trains_in_the_same_loop(learners):
+    scope: dict = {}
+    exec(blocks("python")[0], scope)
+    assert issubclass(learners["sign-spsa"], SPSALearner)
+    plain = trained(spec())
+    learners["spsa"] = learners["sign-spsa"]  # under a name that the settings know
+    signed = trainer(spec())
+    body, _, _ = signed.learner.gradients(0, [signed.learner._batch(0, 0)], lambda x: [x, x])
+    assert set(body.unique().tolist()) <= {-1.0, 0.0, 1.0}
+    signed.train(lambda: None)
+    assert signed.progress.kept.keys() == plain.kept.keys()
+    assert signed.progress.history[-1][3] < signed.progress.history[0][3]
+
+
+def test_the_table_of_the_example_lists_every_arm(tmp_path):
+    scope: dict = {}
+    exec(blocks("python")[1], scope)
+    plan = make_plan(load(ROOT / "config/config.yaml", ROOT / "config/toy.yaml"))
+    table = scope["parameters"](plan)
+    assert [row[0].text for row in table.rows] == list(plan.config.products.fixed_size.arms)
+    table.write(tmp_path)
+    assert (tmp_path / "parameters.md").exists()

@@ -1,0 +1,252 @@
+"""Invented rows of every measurement that a figure shows, in the shape that analysis writes, for any plan."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from soma.analysis.sweep import variants
+from soma.plan import Plan
+
+NAN = float("nan")
+
+
+def interval(value: str, mean: float, half: float, seeds: int, prefix: str = "") -> dict[str, float]:
+    over = 0.6 * half if seeds > 1 else NAN
+    ends = {"low": mean - half, "high": mean + 1.1 * half, "seed_low": mean - over, "seed_high": mean + over}
+    return {value: mean, **{prefix + name: end for name, end in ends.items()}, "seeds": seeds}
+
+
+class Rows:
+    """Rows of a plan by the name of their file."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.products, self.noise = plan, plan.config.products, np.random.default_rng(0)
+
+    def __call__(self, kind: str) -> pd.DataFrame:
+        return getattr(self, kind.replace("-", "_"))()
+
+    def ids(self, arm: str) -> str:
+        return " ".join(run.id for run in self.plan.arm_runs[arm])
+
+    def loss(self, arm: str, operations: float) -> float:
+        """Falls with the budget; a little different for each arm."""
+        n = self.plan.arms[arm].experts
+        bump = 0.01 * (sum(map(ord, arm)) % 7)
+        return float(1.6 + 1.5 * (operations / 1e8) ** -0.1 + 0.02 * np.log2(n) + bump)
+
+    def end(self, arm: str) -> float:
+        run = self.plan.arm_runs[arm][0]
+        return self.loss(arm, run.operations(run.updates))
+
+    def losses(self) -> pd.DataFrame:
+        out = []
+        for arm in self.products.fixed_size.arms:
+            runs, active = self.plan.arm_runs[arm], self.plan.arms[arm].active
+            for update in runs[0].milestones:
+                operations = runs[0].operations(update)
+                row = interval("loss", self.loss(arm, operations), 0.02, len(runs))
+                where = {"set": "test", "split": "", "arm": arm, "seed": None, "iterate": "last", "k": active}
+                out.append(where | {"update": update, "operations": operations, "run": self.ids(arm)} | row)
+        return pd.DataFrame(out).astype({"seed": "Int64"})
+
+    def costs(self) -> pd.DataFrame:
+        out = [
+            {"arm": arm, "run": run.id, "update": u, "quantity": "aggregate device time",
+             "value": run.operations(u) * 1e-9 * (1 + 0.1 * run.experts)}
+            for arm, runs in self.plan.arm_runs.items() for run in runs for u in run.milestones
+        ]  # fmt: skip
+        return pd.DataFrame(out)
+
+    def paired(self) -> pd.DataFrame:
+        out = []
+        for phase, scale in (("early", -0.02), ("late", -0.0003)):
+            arm = getattr(self.products.paired, phase)[0]
+            runs = self.plan.arm_runs[arm]
+            for i, update in enumerate(runs[0].milestones):
+                row = interval("difference", scale * (i + 1) / len(runs[0].milestones), abs(scale) / 4, len(runs))
+                out.append({"phase": phase, "update": update, "run": self.ids(arm), "paired": True} | row)
+        out.append({"phase": "early minus late", "run": "all"} | interval("difference", -0.02, 0.005, 1))
+        return pd.DataFrame(out)
+
+    def _seconds(self, run, n_pert: int, batch: int) -> float:
+        return 1e-4 * n_pert * batch * run.experts * run.settings.width**2 * 1e-3
+
+    def reference(self) -> pd.DataFrame:
+        out = []
+        for arm in self.products.reference.arms:
+            for run in self.plan.arm_runs[arm]:
+                for update in sorted({run.milestones[0], run.updates}):
+                    for n_pert, batch in self.products.reference.settings:
+                        error = 0.5 * run.model.size / n_pert * (1 + 4 / batch) * (1.2 if update == run.updates else 1)
+                        error *= float(1 + 0.05 * self.noise.normal())
+                        where = {"run": run.id, "update": update, "n_pert": n_pert, "batch": batch, "error": error}
+                        out.append(
+                            where
+                            | {"experts": run.experts, "error_se": error * 0.1}
+                            | {"aggregate_seconds": self._seconds(run, n_pert, batch)}
+                        )
+        return pd.DataFrame(out)
+
+    def serving(self) -> pd.DataFrame:
+        out = []
+        for arm in self.products.inference.arms:
+            row = interval("loss", self.end(arm), 0.02, len(self.plan.arm_runs[arm]), "loss_")
+            out.append({"arm": arm, "run": self.ids(arm)} | row)
+        return pd.DataFrame(out)
+
+    def inference(self) -> pd.DataFrame:
+        runs = [run for arm in self.products.inference.arms for run in self.plan.arm_runs[arm]]
+        speed = [3e8 / run.settings.width**2 * (1 + 0.01 * run.seed) for run in runs]
+        return pd.DataFrame({"run": [run.id for run in runs], "scored_bytes_per_second": speed})
+
+    def sweep(self) -> pd.DataFrame:
+        out = []
+        for axis, value, arm in variants(self.plan):
+            run = self.plan.arm_runs[arm][0]
+            for update in run.milestones:
+                operations = run.operations(update)
+                each = operations / run.experts
+                spent = {"operations": operations, "operations_per_expert": each, "device_seconds": operations * 1e-9}
+                loss = 1.6 + 1.2 * (update / 4) ** -0.12 / (run.settings.n_pert * run.settings.batch) ** 0.05
+                row = interval("loss", loss - 0.03 * np.log2(run.experts), 0.015, len(self.plan.arm_runs[arm]))
+                where = {"axis": axis, "value": value, "update": update, "arm": arm, "run": self.ids(arm)}
+                out.append(where | spent | {"elapsed_seconds": each * 1e-9} | row)
+        return pd.DataFrame(out)
+
+    def best_counts(self) -> pd.DataFrame:
+        counts = sorted(self.products.sweep.experts)
+        out = []
+        for i, total in enumerate(np.geomspace(1e9, 1e12, 12)):
+            for j, each in enumerate(np.geomspace(5e8, 4e11, 12)):
+                if i == 0 and j < 4:
+                    continue
+                best = counts[int(np.clip((i - j) / 12 * len(counts) + 0.5, 0, len(counts) - 1))]
+                reached = " ".join(map(str, counts)) if j > 1 else str(best)
+                row = {"total": total, "per_expert": each, "best": best, "loss": 2.0, "reached": reached, "run": "r"}
+                out.append(row)
+        return pd.DataFrame(out)
+
+    def ablation(self) -> pd.DataFrame:
+        product, out = self.products.ablation, []
+        groups = {"base": (product.base,), "partition": product.partition}
+        groups |= {"start": product.start, "head": product.head}
+        for group, arms in groups.items():
+            for i, arm in enumerate(arms):
+                seeds = len(self.plan.arm_runs[arm])
+                row = {"group": group, "arm": arm, "run": self.ids(arm), "loss": 2.0}
+                if group != "base":
+                    row |= interval("difference", -0.02 - 0.01 * i * len(group), 0.005, seeds)
+                out.append(row)
+        return pd.DataFrame(out)
+
+    def variance(self) -> pd.DataFrame:
+        out, product = [], self.products.variance
+        for arm in product.arms:
+            for run in self.plan.arm_runs[arm]:
+                for update in sorted({run.milestones[0], run.updates}):
+                    for chunk in range(product.chunks):
+                        for precision in ("fp32 (cpu)", "fp64"):
+                            for n in product.n_pert:
+                                late = 1.3 if update == run.updates else 1.0
+                                predicted = run.model.size / 2 / n * late
+                                value = predicted * float(1 + 0.04 * self.noise.normal())
+                                few = precision == "fp64" and n > product.probes // 8
+                                where = {"run": run.id, "update": update, "chunk": chunk, "precision": precision}
+                                sizes = {"experts": run.experts, "coordinates": run.experts * run.model.size}
+                                found = {"variance": value, "variance_se": 0.02 * value, "grouped": value}
+                                out.append(
+                                    where | sizes | found
+                                    | {"n_pert": n, "grouped_se": NAN if few else 0.05 * value, "predicted": predicted}
+                                )  # fmt: skip
+        return pd.DataFrame(out)
+
+    def objective(self) -> pd.DataFrame:
+        frames = []
+        for run in self.plan.arm_runs[self.products.objective.arm]:
+            experts = min(4, run.experts)
+            own = float(150 * (1 + 0.02 * self.noise.normal()))
+            predicted = [150.0, 150.0 * experts, float(experts)]
+            found = pd.DataFrame(
+                {
+                    "quantity": ["independent", "summed", "ratio"],
+                    "measured": [own, own * experts * 1.01, experts * 1.01],
+                    "standard_error": [3.0, 12.0, 0.1],
+                    "predicted": predicted,
+                    "experts": experts,
+                }
+            )
+            product, nu = self.products.objective.product, 8.3
+            split = []
+            for group in [g for g in (1, 2, 4) if g <= experts]:
+                a = 128 * group - 1
+                for batch in [1 << i for i in range(product.bit_length())]:
+                    n = product // batch
+                    value = a / n + nu / batch + a * nu / (n * batch)
+                    best = (product * nu / a) ** 0.5
+                    split.append(
+                        {"group": group, "batch": batch, "n_pert": n, "error": value * 1.03, "error_se": 0.05 * value,
+                         "predicted": value, "best_measured": 1 << round(np.log2(best)), "best_predicted": best}
+                    )  # fmt: skip
+            where = {"run": run.id, "seed": run.seed}
+            frames += [found.assign(part="variance", **where), pd.DataFrame(split).assign(part="split", **where)]
+        return pd.concat(frames, ignore_index=True)
+
+    def active_losses(self) -> pd.DataFrame:
+        out = []
+        for arm in self.products.active.arms:
+            runs = self.plan.arm_runs[arm]
+            for k in range(1, runs[0].experts + 1):
+                row = interval("loss", self.end(arm) + 0.05 / k + 0.0005 * k, 0.01, len(runs))
+                out.append({"arm": arm, "experts": runs[0].experts, "k": k, "run": self.ids(arm)} | row)
+        return pd.DataFrame(out)
+
+    def active(self) -> pd.DataFrame:
+        frames = [pd.DataFrame({"part": ["active"], "run": "r", "k": 1, "nats": 1.0, "bytes": 1})]
+        for run in self.plan.arm_runs[self.products.active.pairs]:
+            where = {"run": run.id, "experts": run.experts}
+            pairs = list(combinations(range(run.experts), 2))
+            alike = self.noise.uniform(-0.5, 0.5, len(pairs))
+            gain = 0.03 - 0.02 * alike + 0.004 * self.noise.normal(size=len(pairs))
+            rows = {"first": [a for a, _ in pairs], "second": [b for _, b in pairs], "gain": gain, "correlation": alike}
+            frames.append(pd.DataFrame(rows | {"first_loss": 2.0, "second_loss": 2.1}).assign(part="pairs", **where))
+            together = pd.DataFrame({"spearman": [-0.61], "p_value": [1e-4], "mean_gain": [gain.mean()]})
+            frames.append(together.assign(part="complementarity", **where))
+        return pd.concat(frames, ignore_index=True)
+
+    def precision(self) -> pd.DataFrame:
+        names = ("float32", "tf32", "bfloat16", "tf32 x3", "bfloat16 x3")
+        steps = self.products.precision.eps
+        out = [
+            {"weights": w, "precision": name, "eps": eps, "error": 1e-6 * 10**i / eps**0.9, "directions": 4, "run": "r"}
+            for w in ("initial", "trained") for i, name in enumerate(names) for eps in steps
+        ]  # fmt: skip
+        return pd.DataFrame(out)
+
+    def sizes(self) -> pd.DataFrame:
+        out = []
+        arms = dict.fromkeys([*self.products.controls.sizes, *self.products.fixed_size.arms])
+        for arm in arms:
+            run = self.plan.arm_runs[arm][0]
+            if run.settings.method != "spsa":
+                continue
+            kind = "ensemble" if run.experts > 1 else "monolith"
+            where = {"kind": kind, "arm": arm, "experts": run.experts, "n_pert": run.settings.n_pert}
+            where |= {"width": run.settings.width, "parameters": run.parameters, "run": self.ids(arm)}
+            where |= {"operations": run.operations(run.updates)}
+            for iterate, better in (("last", 0.0), ("average", 0.03)):
+                loss = self.end(arm) - better - 0.05 * np.log(run.parameters / 1e5)
+                out.append(where | {"iterate": iterate} | interval("loss", loss, 0.02, len(self.plan.arm_runs[arm])))
+        return pd.DataFrame(out)
+
+    def estimators(self) -> pd.DataFrame:
+        out = []
+        for i, arm in enumerate(self.products.estimators.arms):
+            seeds = len(self.plan.arm_runs[arm])
+            row = interval("loss", 2.0 + 0.01 * i, 0.02, seeds, "loss_") | {"arm": arm, "run": self.ids(arm)}
+            row |= {"relative_variance": 100.0 * 1.4**i, "relative_variance_se": 8.0, "forwards": 32}
+            nothing = dict.fromkeys(("difference", "low", "high", "seed_low", "seed_high"), NAN)
+            out.append(row | (interval("difference", -0.01 * i, 0.004, seeds) if i else nothing))
+        return pd.DataFrame(out)
