@@ -19,7 +19,7 @@ setup: $(STAMP)
 
 # torch first, by its exact version: the same pin is a CPU or a CUDA build, which a hash lock cannot express.
 # A CUDA build of torch brings its own triton; elsewhere the kernels' tests need one, in interpreter mode.
-$(STAMP): requirements-torch.txt requirements.lock requirements-triton.txt pyproject.toml setup.py $(wildcard src/soma/forward/csrc/*)
+$(STAMP): requirements-torch.txt requirements.lock requirements-triton.txt pyproject.toml setup.py $(wildcard src/soma/forward/csrc/* src/soma/inference/csrc/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-torch.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.training.test_loop import spec, trained, trainer
 
 from soma.config import load, merge, read_yaml, resolve
 from soma.plan import make_plan
 from soma.training.learner import LEARNERS, SPSALearner
-from tests.training.test_loop import spec, trained, trainer
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs/extending.md").read_text()

@@ -46,7 +46,7 @@ class Rows:
         for arm in self.products.fixed_size.arms:
             runs, active = self.plan.arm_runs[arm], self.plan.arms[arm].active
             for update in runs[0].milestones:
-                operations = runs[0].operations(update)
+                operations = float(runs[0].operations(update))
                 row = interval("loss", self.loss(arm, operations), 0.02, len(runs))
                 where = {"set": "test", "split": "", "arm": arm, "seed": None, "iterate": "last", "k": active}
                 out.append(where | {"update": update, "operations": operations, "run": self.ids(arm)} | row)
@@ -68,7 +68,7 @@ class Rows:
             for i, update in enumerate(runs[0].milestones):
                 row = interval("difference", scale * (i + 1) / len(runs[0].milestones), abs(scale) / 4, len(runs))
                 out.append({"phase": phase, "update": update, "run": self.ids(arm), "paired": True} | row)
-        out.append({"phase": "early minus late", "run": "all"} | interval("difference", -0.02, 0.005, 1))
+        out.append({"phase": "early minus late", "run": "all"} | interval("difference", -0.0197, 0.005, 1))
         return pd.DataFrame(out)
 
     def _seconds(self, run, n_pert: int, batch: int) -> float:
@@ -107,7 +107,7 @@ class Rows:
         for axis, value, arm in variants(self.plan):
             run = self.plan.arm_runs[arm][0]
             for update in run.milestones:
-                operations = run.operations(update)
+                operations = float(run.operations(update))
                 each = operations / run.experts
                 spent = {"operations": operations, "operations_per_expert": each, "device_seconds": operations * 1e-9}
                 loss = 1.6 + 1.2 * (update / 4) ** -0.12 / (run.settings.n_pert * run.settings.batch) ** 0.05
@@ -235,7 +235,7 @@ class Rows:
             kind = "ensemble" if run.experts > 1 else "monolith"
             where = {"kind": kind, "arm": arm, "experts": run.experts, "n_pert": run.settings.n_pert}
             where |= {"width": run.settings.width, "parameters": run.parameters, "run": self.ids(arm)}
-            where |= {"operations": run.operations(run.updates)}
+            where |= {"operations": float(run.operations(run.updates))}
             for iterate, better in (("last", 0.0), ("average", 0.03)):
                 loss = self.end(arm) - better - 0.05 * np.log(run.parameters / 1e5)
                 out.append(where | {"iterate": iterate} | interval("loss", loss, 0.02, len(self.plan.arm_runs[arm])))

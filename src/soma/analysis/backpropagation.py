@@ -46,7 +46,7 @@ def summarise(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
 def _by_seed(plan: Plan, scores: Scores, arm: str, budget: float) -> dict[int, Any]:
     out = {}
     for run in plan.arm_runs[arm]:
-        operations = [run.operations(u) for u in run.milestones]
+        operations = [float(run.operations(u)) for u in run.milestones]
         found = scores.at_budget(run.id, run.milestones, operations, budget, "last", plan.arms[arm].active)
         if found is not None:
             out[run.seed] = found

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from soma.rng import Stream
 
@@ -64,6 +63,8 @@ def seed_interval(values: NDArray[np.float64]) -> Interval | None:
     """Student-t 95 % interval of a mean over seeds; None with fewer than two seeds."""
     if len(values) < 2:
         return None
+    from scipy.special import stdtrit  # takes as long to import as everything else here
+
     mean = float(values.mean())
     half = float(stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / np.sqrt(len(values)))
     return Interval(mean, mean - half, mean + half)

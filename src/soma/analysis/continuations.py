@@ -78,7 +78,7 @@ def allocation(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
             "n_pert": s.n_pert,
             "batch": s.batch * s.accumulation,
             "updates": run.updates,
-            "operations": run.operations(run.updates),
+            "operations": float(run.operations(run.updates)),
         }
         out.append(row | against(plan, scores, arms[0], arm))
     return pd.DataFrame(out)

@@ -69,7 +69,7 @@ def sizes(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
             continue
         kind = "ensemble" if run.experts > 1 else "monolith"
         sizes_ = {"kind": kind, "experts": run.experts, "n_pert": run.settings.n_pert, "width": run.settings.width}
-        cost = {"parameters": run.parameters, "operations": run.operations(run.updates)}
+        cost = {"parameters": run.parameters, "operations": float(run.operations(run.updates))}
         for iterate in ("last", "average"):
             out.append(sizes_ | cost | {"iterate": iterate} | loss_row(plan, scores, Side(arm, iterate=iterate)))
     return pd.DataFrame(out)

@@ -59,9 +59,8 @@ def _arm_losses(plan: Plan, arm: str, scores: Scores) -> list[dict[str, object]]
         for iterate in ITERATES:
             for k in plan.active_counts(arm):
                 mean, draws = scores.loss([(run.id, update, iterate, k) for run in runs])
-                base = {
-                    "arm": arm, "update": update, "operations": runs[0].operations(update), "iterate": iterate, "k": k,
-                }  # fmt: skip
+                operations = float(runs[0].operations(update))  # 64 bits do not hold those of the paper's sizes
+                base = {"arm": arm, "update": update, "operations": operations, "iterate": iterate, "k": k}
                 for i, run in enumerate(runs):
                     interval = percentile_interval(float(mean[i]), draws[:, i])
                     out.append(

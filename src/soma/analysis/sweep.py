@@ -46,7 +46,7 @@ def curves(plan: Plan, rows: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     for axis, value, arm in variants(plan):
         runs = plan.arm_runs[arm]
         for update in runs[0].milestones:
-            operations = runs[0].operations(update)
+            operations = float(runs[0].operations(update))  # more than 64 bits hold at the paper's sizes
             spent = {
                 "operations": operations,
                 "operations_per_expert": operations / runs[0].experts,

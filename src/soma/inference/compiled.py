@@ -126,7 +126,7 @@ def library() -> Any:
     """
     wanted = os.environ.get("SOMA_CPU_ISA")
     for isa in (wanted,) if wanted else cpu.INSTRUCTION_SETS:
-        if cpu.library(isa) is not None and (found := _load(isa)) is not None:
+        if (found := load(isa)) is not None:
             return found
     raise SomaError(
         f"the inference kernel ({wanted or 'any instruction set'}) is not built, or not for this processor; install a "
@@ -135,7 +135,10 @@ def library() -> Any:
 
 
 @cache
-def _load(isa: str) -> Any:
+def load(isa: str) -> Any:
+    """The kernel for an instruction set; None if it was not built or this processor lacks the instructions."""
+    if cpu.library(isa) is None:  # the engine's library asks the processor
+        return None
     found = find_spec(f"soma.inference._cpu_{isa}")
     if found is None or found.origin is None:
         return None

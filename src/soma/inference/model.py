@@ -1,9 +1,5 @@
 """A trained ensemble, ready to use: routed losses, scores, routes and samples.
 
-    from soma.inference import Ensemble
-    model = Ensemble.load("models/soma-n8")
-    print(model.score("some text ...").bits)
-
 Shapes: N experts, M parameters of a body, V = 256 bytes, H embedding width, n windows, K experts averaged for each,
 W window bytes, R routed prefix bytes, S scored bytes.
 """

@@ -6,7 +6,7 @@ Shapes: n windows, W window bytes, R routed prefix bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from soma.errors import SomaError
 from soma.rng import Stream
 
 _DRAWS = 1000
+_NUMBERS = 1 << 18  # random numbers alive at once
 _DOCUMENTS = 10
 """With fewer documents than this an interval over documents says little; windows are resampled instead."""
 
@@ -33,7 +34,7 @@ class Score:
     windows: int
     unit: str
     """What the bootstrap resamples: `windows` or `documents`."""
-    sums: NDArray[np.float64]
+    sums: NDArray[np.float64] = field(compare=False, repr=False)
     """Nats and bytes of each window, [n, 2]."""
 
     @property
@@ -88,11 +89,13 @@ def _score(sums: NDArray[np.float64], units: NDArray[np.float64], name: str) -> 
     """A percentile bootstrap of the ratio of summed nats to summed bytes over `units`, [u, 2]."""
     low = high = float("nan")
     if len(units) > 1:
-        ratios = np.empty(_DRAWS)
-        for draw in range(_DRAWS):
-            chosen = Stream.named(0, "score").integers(len(units), len(units), update=draw)
-            nats, count = units[chosen].sum(axis=0)
-            ratios[draw] = nats / count
+        ratios = []
+        together = max(1, _NUMBERS // len(units))  # draws at once
+        for first in range(0, _DRAWS, together):
+            draws = np.arange(first, min(first + together, _DRAWS))
+            chosen = Stream.named(0, "score").integers(len(units), len(units), update=draws)
+            drawn = units[chosen].sum(axis=1)
+            ratios.extend(drawn[:, 0] / drawn[:, 1])
         low, high = (float(q) for q in np.quantile(ratios, [0.025, 0.975]))
     nats, count = sums.sum(axis=0)
     return Score(float(nats / count), low, high, int(count), len(sums), name, sums)

@@ -13,7 +13,7 @@ from soma.report.style import MUTED
 
 INTERVALS = "Thick: 95 % interval over documents; thin: over seeds, if there are two or more."
 BANDS = "Bands: 95 % over documents; mean over seeds."
-ELSEWHERE = "The paper's numbers are of other sizes, text and devices and are not drawn."
+ELSEWHERE = "The paper's numbers, of other sizes, text or devices, are not drawn."
 
 
 def curve(axis: Axes, frame: pd.DataFrame, x: str, look: Mapping[str, Any]) -> None:

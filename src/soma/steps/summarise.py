@@ -87,6 +87,6 @@ def _estimators(plan: Plan, rows: pd.DataFrame, variance: pd.DataFrame) -> pd.Da
     out = []
     for arm in arms:
         run = plan.arm_runs[arm][0]
-        spent = {"updates": run.updates, "operations": run.operations(run.updates)}
+        spent = {"updates": run.updates, "operations": float(run.operations(run.updates))}
         out.append(spent | continuations.against(plan, scores, arms[0], arm))
     return pd.DataFrame(out).merge(variance.rename(columns={"name": "arm", "difference": "rule"}), on="arm", how="left")

@@ -68,7 +68,7 @@ def _paper_points(plan: Plan, paper: PaperValues) -> list[dict[str, object]]:
     for name in plan.config.products.fixed_size.arms:
         row = paper.rows("table4").get(plan.config.arms[name].counterpart or "")
         if row is not None:
-            operations = plan.arm_runs[name][0].operations(row["updates"])
+            operations = float(plan.arm_runs[name][0].operations(row["updates"]))
             out.append({"arm": name, "update": row["updates"], "operations": operations, "loss": row["test"]})
     return out
 

