@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.soma-installed
 
-.PHONY: toy setup test lint docs lock clean
+.PHONY: toy setup test lint docs lock snapshot clean
 .DEFAULT_GOAL := toy
 
 toy: setup
@@ -41,6 +41,9 @@ docs: setup  # config/README.md and the JSON schema, from the models in soma.con
 
 lock:  # needs uv; run it after a change of dependencies in pyproject.toml
 	uv pip compile pyproject.toml -c requirements-torch.txt -o requirements.lock
+
+snapshot: setup  # records the finished campaign of dvc.yaml in dvc.lock, unless something in it is out of date
+	$(BIN)/soma snapshot
 
 clean:
 	rm -rf results/toy

@@ -23,12 +23,14 @@ localrules:
     data,
     routing,
     runs,
+    evaluation,
 
 
 rule all:
     default_target: True
     input:
         f"{RESULTS}/README.md",
+        f"{RESULTS}/metrics.json",
         expand(
             "{dir}/{name}.{suffix}",
             dir=TABLE_DIR,
@@ -51,6 +53,7 @@ rule data:
 rule routing:
     input:
         [f"{ROUTING}/clusters-n{n}.json" for n in PLAN.expert_counts],
+        sorted({f"{SHARDS}/{run.shards}" for run in PLAN.runs.values()}),
 
 
 rule runs:
@@ -58,9 +61,21 @@ rule runs:
         [file for run in PLAN.runs.values() for file in checkpoints_of(run)],
 
 
+rule evaluation:
+    input:
+        sorted(
+            {
+                file
+                for product in (TABLE_INPUTS, FIGURE_INPUTS)
+                for files in product.values()
+                for file in files
+            }
+        ),
+
+
 onstart:
     SETTINGS.write()
 
 
 onsuccess:
-    write_report()
+    finish()

@@ -117,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     c.add_argument("--name", required=True)
     c = add("figure", "report.write_figure", "one figure", "settings", "measurements", "paper", "output")
     c.add_argument("--name", required=True)
+    add("metrics", "metrics.write_metrics", "the numbers of `dvc metrics`", "settings", "measurements", "output")
     add("summary", "report.write_summary", "the first page", "settings", "measurements", "runs", "tables", "output")
     return parser
 

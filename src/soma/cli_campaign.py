@@ -1,4 +1,4 @@
-"""Subcommands about a campaign as a whole: `soma plan`, `soma status`, `soma verify`."""
+"""Subcommands about a campaign as a whole: `soma plan`, `soma status`, `soma verify`, `soma snapshot`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,10 @@ _VERIFY = """\
 Check every file of a campaign against the manifest that the workflow wrote when it ended, manifest.json in its folder.
 Files that are wrong, missing or extra are listed, and the exit status is 1 if there is one."""
 
+_SNAPSHOT = """\
+Record the campaign of dvc.yaml in dvc.lock, so that `dvc push` can share it. Refused unless `snakemake --dry-run` has
+nothing to do: DVC would keep what is out of date as readily as what is not."""
+
 
 def add_commands(commands: Any) -> None:
     """Add them to the parser's subcommands."""
@@ -29,6 +33,8 @@ def add_commands(commands: Any) -> None:
     c.add_argument("--configfile", type=Path, nargs="+", default=[], help="overlays (default: none, campaign small)")
     c = _command(commands, "verify", "check every file of a campaign", _VERIFY)
     c.add_argument("results", type=Path, help="folder of the campaign, such as results/small")
+    c = _command(commands, "snapshot", "hand a finished campaign to DVC", _SNAPSHOT)
+    c.set_defaults(step="snapshot.snapshot")
 
 
 def _command(commands: Any, name: str, help_: str, description: str) -> argparse.ArgumentParser:

@@ -193,7 +193,7 @@ def _sentence(error: Any) -> str:
     return f"`{path}` is {error['input']!r}: {message[0].lower()}{message[1:]}"
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """The safe loader, with `1e-3` and `8.33e6` as the numbers that YAML 1.2 says they are; PyYAML reads strings."""
 
 

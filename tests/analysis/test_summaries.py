@@ -84,7 +84,7 @@ def test_pairing_is_checked_and_differences_taken_at_every_milestone(same):
         histories["pair-n4-summed-s1"] = history(["a", "c"])
     found = continuations.paired(PLAN, rows, histories)
     early = found[found["phase"] == "early"]
-    assert list(early["difference"].round(9)) == [0.0, 0.0, -0.2]
+    assert list(early["difference"].round(9)) == [0.0, -0.2]
     assert set(early["paired"]) == {same}
     assert found.set_index("phase").loc["early minus late", "difference"] == pytest.approx(-0.19)
 
@@ -131,6 +131,24 @@ def test_crossing_budgets_are_interpolated_and_never_extrapolated():
     assert set(grid["best"]) <= set(P.sweep.experts)
     widest = grid.sort_values(["total", "per_expert"]).iloc[-1]
     assert widest["best"] == max(P.sweep.experts)
+
+
+def test_crossing_times_are_where_the_line_between_two_milestones_meets_the_target():
+    curves = pd.DataFrame(
+        {
+            "arm": ["a"] * 3 + ["b"] * 3, "update": [1, 2, 3] * 2, "loss": [3.0, 2.0, 2.5, 2.9, 2.8, 2.2],
+            "operations": [10.0, 20.0, 30.0, 100.0, 200.0, 300.0], "device_seconds": [1.0, 2.0, 3.0] * 2,
+            "elapsed_seconds": [1.0, 2.0, 3.0] * 2, "run": ["r"] * 6,
+        }
+    )  # fmt: skip
+    found = sweep.crossings(curves).set_index("arm")
+    assert found["target"].iloc[0] == 2.2  # the worst of the lowest losses
+    assert found.loc["a", "operations"] == pytest.approx(18.0)
+    assert found.loc["b", "operations"] == pytest.approx(300.0)
+    assert not found["bound"].any()
+    early = sweep.crossings(curves.assign(loss=[2.0, 2.0, 2.0, 2.9, 2.8, 2.2])).set_index("arm")
+    assert early.loc["a", "bound"]
+    assert early.loc["a", "operations"] == 10.0
 
 
 def test_a_setting_that_failed_is_counted_and_not_chosen():

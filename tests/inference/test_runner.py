@@ -40,7 +40,9 @@ def problem(experts: int = 4, sequences: int = 7, length: int = 90) -> tuple[NDA
     """Bytes [n, T + 1], and experts [n, 2] in groups of very different sizes."""
     rng = np.random.default_rng(0)
     selected = np.stack([np.zeros(sequences, int), rng.integers(1, experts, sequences)], axis=1)
-    return rng.integers(0, 256, (sequences, length + 1)).astype(np.uint8), selected
+    tokens = rng.integers(0, 256, (sequences, length + 1)).astype(np.uint8)
+    tokens.flags.writeable = False  # as an evaluation set's are
+    return tokens, selected
 
 
 def losses(run: Runner, tokens: NDArray[np.uint8], selected: NDArray[np.int64], scored: int) -> NDArray[np.float64]:

@@ -55,7 +55,7 @@ def command(folder, name, workers, compute):
     return [
         sys.executable, "-m", "soma.cli", "train", "--log", str(folder / f"{name}.log"),
         "--settings", str(folder / "run.json"), "--part", "000-000",
-        "--train", str(folder / "train"), "--shards", str(folder / "shards"),
+        "--train", str(folder / "train"), "--shards", str(folder / "shards"), "--runs", str(folder),
         "--resume", str(folder / f"resume-{name}"), "--output", str(folder / f"out-{name}"),
         "--compute", str(folder / f"{name}.json"), "--threads", "1", "--workers", str(workers),
     ]  # fmt: skip

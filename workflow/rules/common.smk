@@ -2,19 +2,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+from soma import provenance
 from soma.errors import SomaError
 from soma.manifest import write_json
 from soma.plan import MEASUREMENTS as MEASUREMENTS_OF_RUNS
 from soma.plan import make_plan, settings_files
+from soma.steps.campaign import write_manifest
 from soma.workflow import Settings, campaign_config, code
 
 try:
     CONFIG = campaign_config(Path("config/config.yaml"), config)
     PLAN = make_plan(CONFIG)
+    RESULTS = f"results/{CONFIG.campaign}"
+    if workflow.is_main_process:
+        # Before Snakemake compares anything: results may have come with DVC, from a machine with records of its own.
+        provenance.unpack(Path(RESULTS))
 except SomaError as error:
     raise WorkflowError(str(error)) from None
 
-RESULTS = f"results/{CONFIG.campaign}"
 CORPUS, SETS, ROUTING = f"{RESULTS}/corpus", f"{RESULTS}/sets", f"{RESULTS}/routing"
 SHARDS, RUNS, EVALUATION = (
     f"{RESULTS}/shards",
@@ -84,10 +89,10 @@ def threads_of_measurement(name):
 
 
 def write_report():
-    """Snakemake's own report, one HTML file that opens offline, once every product of the campaign is there."""
-    products = [Path(f) for f in rules.all.input]
-    if not all(f.exists() for f in products):
-        return
+    """Snakemake's own report, one HTML file that opens offline."""
+    target = Path(RESULTS) / "report.html"
+    # It would be written in place, and through a link into DVC's cache if that is what the old one is.
+    target.unlink(missing_ok=True)
     overlay = Path(RESULTS) / "settings" / "overlay.json"
     write_json(overlay, config)
     command = [
@@ -100,12 +105,20 @@ def write_report():
         "--cores",
         "1",
     ]
-    command += ["--configfile", str(overlay), "--report", f"{RESULTS}/report.html"]
+    command += ["--configfile", str(overlay), "--report", str(target)]
     if subprocess.run(command, check=False).returncode:
         print(
             f"The report was not written; see above, or run: {' '.join(command)}",
             file=sys.stderr,
         )
+
+
+def finish():
+    """What a run that succeeded leaves: of a whole campaign the report and the manifest, of any what travels with it."""
+    if all(Path(f).exists() for f in rules.all.input):
+        write_report()
+        write_manifest(Path(RESULTS))
+    provenance.pack(Path(RESULTS))
 
 
 def flag(name, value):

@@ -114,6 +114,7 @@ SUMMARISED = {
     ],
     "ablation": evaluated("test", PRODUCTS.ablation.arms),
     "sweep": [*evaluated("validation", PLAN.groups["sweep"]), COSTS],
+    "crossings": [f"{MEASUREMENTS}/sweep.parquet"],
     "sweep-differences": evaluated("validation", PLAN.groups["sweep"]),
     "budgets": evaluated("validation", PLAN.groups["sweep"]),
     "best-counts": evaluated("validation", PLAN.groups["sweep"]),

@@ -29,6 +29,7 @@ TABLE_INPUTS = {
     "table12": measured("inference"),
     "table13": measured("serving", "inference", "costs"),
     "ablation": measured("ablation"),
+    "crossings": measured("crossings"),
     "populations": measured("populations"),
     "estimators": measured("estimators"),
     "costs": measured("costs"),
@@ -43,6 +44,7 @@ CATEGORY = {
     "costs": "5 Costs",
     "clusters": "6 More",
     "ablation": "6 More",
+    "crossings": "6 More",
     "populations": "6 More",
     "estimators": "6 More",
 }
@@ -123,6 +125,26 @@ rule figure:
     shell:
         "{SOMA} figure --log {log} --name {wildcards.name} --settings {params.file} --paper {input.paper}"
         " --measurements {MEASUREMENTS} --output {FIGURE_DIR}"
+
+
+rule metrics:
+    input:
+        measured("losses", *EVIDENCE),
+    output:
+        f"{RESULTS}/metrics.json",
+    log:
+        f"{LOGS}/metrics.log",
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    params:
+        code=code("metrics"),
+        settings=settings("campaign"),
+        file=SETTINGS.path("campaign"),
+    message:
+        "Writing the numbers of `dvc metrics`"
+    shell:
+        "{SOMA} metrics --log {log} --settings {params.file} --measurements {MEASUREMENTS} --output {output}"
 
 
 rule summary:

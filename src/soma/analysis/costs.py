@@ -13,7 +13,7 @@ from soma.plan import Plan
 from soma.runs import part_experts
 
 QUANTITIES = {
-    "arithmetic operations": "T B N F_N s per forward (2 n_pert for central differences); head, validation, routing excluded",
+    "arithmetic operations": "T B N F_N s per forward (2 n_pert if central); head, validation and routing excluded",
     "aggregate device time": "sum over jobs of the time inside recorded updates; validation and saving excluded",
     "idealised elapsed time": "one device per expert, all at once: recorded updates of the slowest expert",
     "actual elapsed time": "first start to last end of the run's jobs by the clock, whatever else ran between",

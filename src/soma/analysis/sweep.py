@@ -86,6 +86,34 @@ def differences(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(out)
 
 
+def crossings(curves_: pd.DataFrame) -> pd.DataFrame:
+    """What every allocation spends until it reaches a loss that all reach: the worst of their lowest losses.
+
+    The loss is followed from milestone to milestone, linear in between; the first crossing counts. An allocation that
+    is below the target at its first milestone already has spent that much at most (`bound`).
+
+    Args:
+        curves_: of `curves`.
+    """
+    arms = curves_.drop_duplicates(["arm", "update"]).sort_values("update").groupby("arm", sort=False)
+    target = arms["loss"].min().max()
+    out = [
+        {"arm": arm, "target": target, "run": own["run"].iloc[0]} | _crossing(own, float(target)) for arm, own in arms
+    ]
+    return pd.DataFrame(out)
+
+
+def _crossing(own: pd.DataFrame, target: float) -> dict[str, Any]:
+    losses = own["loss"].to_numpy()
+    at = int(np.argmax(losses <= target))
+    share = 1.0 if at == 0 else float((losses[at - 1] - target) / (losses[at - 1] - losses[at]))
+    spent = {}
+    for name in ("operations", "device_seconds", "elapsed_seconds"):
+        values = own[name].to_numpy()
+        spent[name] = float(values[at] if at == 0 else values[at - 1] + share * (values[at] - values[at - 1]))
+    return spent | {"bound": at == 0}
+
+
 def budgets(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     """The best allocation at each budget of operations (Table 10): one row per (budget, allocation that reached it)."""
     scores = scores_of(plan, rows)

@@ -41,7 +41,7 @@ class BatchedRunner(Runner):
         self, expert: NDArray[np.integer], sequence: NDArray[np.integer], tokens: NDArray[np.uint8], scored: int
     ) -> NDArray[np.float64]:
         out = torch.empty(len(expert), scored, device=self.device)
-        read = torch.from_numpy(np.ascontiguousarray(tokens)).to(self.device)
+        read = torch.tensor(tokens, device=self.device)  # a copy: what is given may be read-only
         rows = torch.from_numpy(np.asarray(sequence, np.int64)).to(self.device)
         time = tokens.shape[1] - 1
         for experts, pairs in self._batches(expert, time):
@@ -68,7 +68,7 @@ class BatchedRunner(Runner):
     @torch.inference_mode()
     def advance(self, expert: NDArray[np.integer], tokens: NDArray[np.uint8], state: State) -> NDArray[np.float64]:
         theta, head = self._weights([int(e) for e in expert])
-        read = torch.from_numpy(np.ascontiguousarray(tokens)).to(self.device)[:, None]
+        read = torch.tensor(tokens, device=self.device)[:, None]
         hidden, state[:] = lstm.hidden(self.spec, theta, head, read, state)
         logits = torch.einsum("ph,pvh->pv", hidden[:, 0, -1], head)
         return torch.softmax(logits.double(), dim=1).cpu().numpy()

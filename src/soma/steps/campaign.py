@@ -18,7 +18,7 @@ RATES = {
     "the paper's RTX 5090, 6.9e11 operations in 0.154 s at width 32": 4.5e12,
     "one core of the pilot's CPU, 75 GF/s": 7.5e10,
 }
-_UNCHECKED = ("logs", "benchmarks", "resume", "settings", "report.html", "manifest.json")
+_UNCHECKED = ("logs", "benchmarks", "resume", "settings", "report.html", "manifest.json", "provenance.json")
 """What a manifest leaves out: what another run of the same campaign may write differently."""
 
 
@@ -62,7 +62,13 @@ def write_manifest(results: Path) -> None:
 
 def _checked_files(results: Path) -> set[str]:
     paths = (p.relative_to(results) for p in results.rglob("*") if p.is_file())
-    return {p.as_posix() for p in paths if p.parts[0] not in _UNCHECKED and p.name != ".snakemake_timestamp"}
+    return {p.as_posix() for p in paths if not _unchecked(p)}
+
+
+def _unchecked(path: Path) -> bool:
+    """Also downloads, which have a manifest of their own and are not versioned, and the marks of Snakemake and DVC."""
+    download = path.parts[0] == "corpus" and path.parts[1].startswith("source-")
+    return path.parts[0] in _UNCHECKED or download or path.name in (".snakemake_timestamp", ".gitignore")
 
 
 def _differs(path: Path, known: dict[str, object]) -> bool:

@@ -50,6 +50,7 @@ def write_table(
         "table12": lambda: measured.table12(plan, values, rows("inference")),
         "table13": lambda: measured.table13(plan, values, rows("serving"), rows("inference"), rows("costs")),
         "ablation": lambda: comparisons.ablation_table(plan, values, rows("ablation")),
+        "crossings": lambda: measured.crossings_table(plan, values, rows("crossings")),
         "populations": lambda: comparisons.populations_table(plan, rows("populations")),
         "costs": lambda: fixed_size.costs_table(plan, rows("costs")),
         "clusters": lambda: clusters_table(plan, [read_json(p) for p in sorted(routing.glob("clusters-n*.json"))]),

@@ -71,6 +71,7 @@ def summarise(name: str, settings: Path, evaluation: Path, measurements: Path, r
         "serving": lambda: continuations.serving(plan, losses("test", p.inference.arms)),
         "ablation": lambda: continuations.ablation(plan, losses("test", p.ablation.arms)),
         "sweep": lambda: sweep.curves(plan, losses("validation", plan.groups["sweep"]), measured("costs")),
+        "crossings": lambda: sweep.crossings(measured("sweep")),
         "sweep-differences": lambda: sweep.differences(plan, losses("validation", plan.groups["sweep"])),
         "budgets": lambda: sweep.budgets(plan, losses("validation", plan.groups["sweep"])),
         "best-counts": lambda: sweep.best_counts(plan, losses("validation", plan.groups["sweep"])),

@@ -1,0 +1,147 @@
+"""Snakemake's records of how each file was made, kept beside the files, so that they hold in another clone.
+
+Snakemake compares settings, code and inputs with the records in `.snakemake/metadata`. Without them it goes by dates,
+which neither git nor DVC keeps: it would train again what was only copied, or call current what an edit has outdated.
+`pack` writes the records of a campaign to `results/<campaign>/provenance.json`; `unpack` gives those back to Snakemake
+that belong to the files which are here.
+
+The records are Snakemake's own (the format of the version that pyproject.toml pins). A directory needs two things more:
+Snakemake compares files by content but directories by date alone, so one that holds what was recorded gets an old date.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from pathlib import Path
+from typing import Any
+
+from soma.errors import SomaError
+from soma.manifest import sha256_file, sha256_json, write_json
+
+STATE = Path(".snakemake")
+_RECORDS = STATE / "metadata"
+_MARKS = STATE / "provenance"
+_STAMP = ".snakemake_timestamp"
+_OLD = 315532800.0
+"""1980: before every output, and a date that each file system and archive can hold."""
+_PASSING = ("job_hash", "external_jobid", "incomplete")
+"""What a record says about the process that made a file, and no later one can use."""
+
+Entries = dict[str, dict[str, Any]]
+"""By file: Snakemake's `record`, and the `content` that it is about."""
+
+
+def packed(results: Path) -> Path:
+    """Where the records of a campaign are kept."""
+    return results / "provenance.json"
+
+
+def pack(results: Path) -> None:
+    """Write the records of a campaign's files; those of files that are not here (not pulled, say) stay as they were."""
+    known = _read(packed(results))
+    entries = {target: entry for target, entry in known.items() if not Path(target).exists()}
+    for target, record in _records(results):
+        before = known.get(target)
+        # What was not made again was not changed; to read every byte after every run would take long at full size.
+        same = before is not None and before["record"] == record
+        entries[target] = {"record": record, "content": before["content"] if same and before else _content(target)}
+    if entries:
+        if entries != known:
+            write_json(packed(results), entries)
+        _mark(results)
+
+
+def unpack(results: Path) -> None:
+    """Hand Snakemake the records of the files that are what was recorded, or that are not here yet.
+
+    The record of a file with other content stays out: it would call a file current that some other settings made.
+    """
+    entries = _read(packed(results))
+    if not entries:
+        return
+    news, other = not _marked(results), False
+    for target, entry in entries.items():
+        path = Path(target)
+        # A directory without a stamp came from elsewhere, perhaps after the last call.
+        if not news and not (path.is_dir() and not (path / _STAMP).exists()):
+            continue
+        if path.exists() and _content(target) != entry["content"]:
+            other = True
+            continue
+        if news:
+            _write_record(target, entry["record"])
+        if path.is_dir():
+            (path / _STAMP).touch()
+            os.utime(path / _STAMP, (_OLD, _OLD))
+    if news and not other:
+        _mark(results)
+
+
+def _read(path: Path) -> Entries:
+    try:
+        entries: Entries = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise SomaError(
+            f"{path} is not readable JSON ({error}); take the one that belongs to dvc.lock: git checkout HEAD {path}"
+        ) from None
+    return entries
+
+
+def _content(target: str) -> str:
+    """SHA-256 of a file, or of the names and hashes of a directory's files."""
+    path = Path(target)
+    if not path.is_dir():
+        return sha256_file(path)
+    files = sorted(p for p in path.rglob("*") if p.is_file() and p.name != _STAMP)
+    return sha256_json({p.relative_to(path).as_posix(): sha256_file(p) for p in files})
+
+
+# ------------------------------------------------------------------------------------------------ Snakemake's folder
+
+
+def _records(results: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Files of a campaign that are here, with their records."""
+    found = []
+    for path in sorted(_RECORDS.rglob("*")) if _RECORDS.is_dir() else []:
+        if path.is_file() and Path(target := _target(path)).is_relative_to(results) and Path(target).exists():
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if record.get("shellcmd"):  # shown in the report, never compared
+                record["shellcmd"] = record["shellcmd"].replace(sys.executable, "python")
+            found.append((target, {k: v for k, v in record.items() if k not in _PASSING}))
+    return found
+
+
+def _target(path: Path) -> str:
+    """The file that a record is about: the record's name is the file's in base64, cut where names may be no longer."""
+    return urlsafe_b64decode("".join(part.removeprefix("@") for part in path.relative_to(_RECORDS).parts)).decode()
+
+
+def _write_record(target: str, record: dict[str, Any]) -> None:
+    for folder in (_RECORDS, STATE / "incomplete"):  # one without the other looks like an old Snakemake's
+        folder.mkdir(parents=True, exist_ok=True)
+    name, width = urlsafe_b64encode(target.encode()).decode(), os.pathconf(_RECORDS, "PC_NAME_MAX") - 1
+    cut = [name[i : i + width] for i in range(0, len(name), width)]
+    path = _RECORDS.joinpath(*("@" + part for part in cut[:-1]), cut[-1])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(record), encoding="utf-8")
+
+
+def _marker(results: Path) -> Path:
+    return _MARKS / f"{results.name}-{sha256_file(packed(results))}"
+
+
+def _marked(results: Path) -> bool:
+    """Whether this version of the records was handed over already; Snakemake's own are newer since."""
+    return _marker(results).exists()
+
+
+def _mark(results: Path) -> None:
+    _MARKS.mkdir(parents=True, exist_ok=True)
+    for old in _MARKS.glob(f"{results.name}-" + "[0-9a-f]" * 64):
+        old.unlink()
+    _marker(results).touch()

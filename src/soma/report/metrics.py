@@ -1,0 +1,48 @@
+"""The paper's quantities as one small file of numbers, for `dvc metrics` to show and compare between versions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from soma.analysis.verdict import Difference, judge
+from soma.plan import Plan
+from soma.report.claims import CLAIMS
+
+
+def metrics(plan: Plan, losses: pd.DataFrame, found: Mapping[str, Sequence[Difference]]) -> dict[str, Any]:
+    """Losses of Tables 4 and 9 by arm, every claim's differences with their intervals, and verdicts.
+
+    Args:
+        losses: rows of `fixed_size.losses`.
+        found: differences by claim (`evidence`).
+    """
+    verdicts = {claim: judge(found.get(claim, []), plan.config.untestable.get(claim))[0] for claim in CLAIMS}
+    return {
+        "test loss": _losses(plan, losses[losses["set"] == "test"]),
+        "external loss": _losses(plan, losses[losses["set"] == "external"]),
+        "differences": {claim: {d.name: _ends(d) for d in differences} for claim, differences in found.items()},
+        "verdicts": {name: sum(v == name for v in verdicts.values()) for name in sorted(set(verdicts.values()))},
+        "claims": verdicts,
+    }
+
+
+def _losses(plan: Plan, rows: pd.DataFrame) -> dict[str, float]:
+    """Means over seeds at the end of the budget, last iterate, the arm's k; by arm, and by split if there are some."""
+    rows = rows[rows["seed"].isna() & (rows["iterate"] == "last")]
+    out: dict[str, float] = {}
+    for name in plan.config.products.fixed_size.arms:
+        end, k = plan.arm_runs[name][0].updates, plan.arms[name].active
+        own = rows[(rows["arm"] == name) & (rows["update"] == end) & (rows["k"] == k)]
+        out |= {f"{name} {row.split}".strip(): float(row.loss) for row in own.itertuples()}
+    return out
+
+
+def _ends(difference: Difference) -> dict[str, float]:
+    """A difference with the intervals that it has; JSON has no word for what is not a number."""
+    names = ("mean", "low", "high", "seed_low", "seed_high")
+    found = {name: float(getattr(difference, name)) for name in names}
+    return {name: value for name, value in found.items() if not math.isnan(value)}

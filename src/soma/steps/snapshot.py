@@ -1,0 +1,70 @@
+"""A finished campaign handed to DVC."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from soma import provenance
+from soma.config import read_yaml
+from soma.errors import SomaError
+from soma.steps.campaign import write_manifest
+
+_STAGES = Path("dvc.yaml")
+
+
+def snapshot() -> None:
+    """Record the campaign of dvc.yaml in dvc.lock, as `dvc commit` does, once Snakemake has nothing left to do for it.
+
+    Raises:
+        SomaError: if a product is out of date, or a file that DVC keeps is not here.
+    """
+    pipeline = read_yaml(_STAGES)
+    values = pipeline["vars"][0]
+
+    def filled(text: str) -> str:
+        for name, value in values.items():
+            text = text.replace(f"${{{name}}}", value)
+        return text
+
+    results = Path("results") / values["campaign"]
+    stages = pipeline["stages"]
+    _check_up_to_date(results, shlex.split(filled(stages["products"]["cmd"])))
+    outputs = [o for stage in stages.values() for o in (*stage["outs"], *stage.get("metrics", []))]
+    _check_all_here([Path(filled(next(iter(output)))) for output in outputs])
+    # A run that ended right after its last job wrote neither.
+    write_manifest(results)
+    provenance.pack(results)
+    if _run("dvc", "commit", "--quiet", "--force").returncode:
+        raise SomaError(f"DVC did not record {results}; it says why above.")
+    print(f"{results} is recorded in dvc.lock; now: git add dvc.lock {results}, git commit, dvc push")
+
+
+def _check_up_to_date(results: Path, command: list[str]) -> None:
+    """Ask Snakemake, by a dry run of the command that makes the whole campaign."""
+    found = _run(*command, "--dry-run", capture_output=True, text=True)
+    said = found.stdout + found.stderr
+    if found.returncode:
+        raise SomaError(f"Snakemake could not plan the campaign: {' '.join(said.split())}")
+    # A dry run ends with 0 whatever it finds.
+    if "Nothing to be done" not in said:
+        raise SomaError(
+            f"{results} is not what the settings and the code here make, so it was not recorded; "
+            f"run `{shlex.join(command)}` first (with -n it lists what is left to do)."
+        )
+
+
+def _check_all_here(paths: list[Path]) -> None:
+    missing = [path for path in paths if not path.exists()]
+    if missing:
+        raise SomaError(
+            f"{missing[0]} is not here ({len(missing)} of {len(paths)} outputs of dvc.yaml), so the campaign was not "
+            "recorded; `dvc pull` brings what was recorded before, `snakemake` makes the rest."
+        )
+
+
+def _run(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", *words], check=False, **options)

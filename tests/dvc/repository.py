@@ -1,0 +1,174 @@
+"""Throw-away git and DVC repositories that hold the project, and a campaign of a minute that they version."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from soma.analysis.verdict import Difference
+from soma.config import merge, read_yaml, resolve
+from soma.manifest import write_json
+from soma.plan import Plan, make_plan
+from soma.report.metrics import metrics
+from tests.workflow.conftest import ROOT, Project
+
+RESULTS = Path("results/tiny")
+OVERLAY = "config/tiny.yaml"
+TARGETS = [str(RESULTS / "tables/table4.md")]
+"""One table and all that it rests on: data, routing, training from a seed run, evaluation on three sets."""
+PHASES = ["tables", "measurements", "evaluation", "runs", "shards", "routing", "sets", "corpus"]
+"""Folders, last made first."""
+
+_TINY: dict[str, Any] = {
+    "campaign": "tiny",
+    "bootstrap_draws": 50,
+    "data": {
+        "train": {"source": "text", "path": "text/train"},
+        "external": {"source": {"source": "text", "path": "text/external"}, "windows": 8},
+        "validation": {"windows": 8},
+        "test": {"windows": 8},
+        "expert_validation": 0.2,
+    },
+    "routing": {"features": 200, "svd": 8, "sample": 1000, "min_df": 1},
+    "training": {"milestones": [1.0]},
+    "seed_run": {"updates": 2},
+    "arms": {"soma-n2": {"operations": None, "updates": 4, "seeds": [0], "width": 4}},
+    "products": {
+        "fixed_size": {"against": [], "also": []},
+        "inference": {"arms": ["soma-n2"], "many": "soma-n2", "few": "soma-n2"},
+    },
+}
+_VERSIONED = ("dvc.yaml", ".dvcignore", ".gitignore", ".gitattributes", ".dvc/config", ".dvc/.gitignore", ".dvc/plots")
+
+
+class Repository:
+    """A checkout with DVC."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = os.environ | {
+            "PYTHONPATH": str(folder / "src"),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "DVC_NO_ANALYTICS": "1",
+            "DVC_SITE_CACHE_DIR": str(folder / ".dvc/site"),
+            **{f"GIT_{who}_{what}": "test@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+        }
+
+    def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """A command of this environment, in the folder; returns also what it printed."""
+        module = {"dvc", "snakemake", "soma"} & {words[0]}
+        command = Project.command(self, *("soma.cli" if w == "soma" else w for w in words)) if module else list(words)
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{' '.join(words)} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+        return done
+
+    def dvc(self, *words: str, check: bool = True) -> str:
+        done = self.run("dvc", *words, check=check)
+        return done.stdout + done.stderr
+
+    def snakemake(self, *words: str) -> str:
+        done = self.run("snakemake", *TARGETS, "--cores", "2", *words, "--configfile", OVERLAY)
+        return done.stdout + done.stderr
+
+    def planned(self) -> dict[str, int]:
+        """Jobs of a dry run by rule."""
+        said = self.snakemake("-n")
+        table = re.search(r"Job stats:\njob +count\n-+ +-+\n(.*?)\ntotal", said, re.S)
+        if table is None:
+            assert "Nothing to be done" in said
+            return {}
+        return {line.split()[0]: int(line.split()[1]) for line in table.group(1).splitlines()}
+
+    def commit(self, message: str) -> None:
+        self.run("git", "add", "--all")
+        self.run("git", "commit", "--quiet", "--message", message)
+
+    def change(self, changes: dict[str, Any]) -> None:
+        """Edit the campaign's overlay."""
+        path = self.folder / OVERLAY
+        path.write_text(yaml.safe_dump(merge(read_yaml(path), changes)))
+
+    def clone(self, folder: Path) -> Repository:
+        self.run("git", "clone", "--quiet", str(self.folder), str(folder))
+        return Repository(folder)
+
+    def reverse_dates(self) -> None:
+        """Date what was made last first, the opposite of what Snakemake expects."""
+        results = self.folder / RESULTS
+        paths = sorted(
+            (p for p in results.rglob("*") if p.relative_to(results).parts[0] in PHASES),
+            key=lambda p: PHASES.index(p.relative_to(results).parts[0]),
+        )
+        for i, path in enumerate(paths):
+            os.utime(path, (1.7e9 + 60 * i,) * 2)
+
+    def damaged(self) -> list[Path]:
+        """Objects of DVC's cache that are not what their name says."""
+        objects = [p for p in (self.folder / ".dvc/cache/files/md5").rglob("*") if p.is_file()]
+        assert objects
+        return [p for p in objects if hashlib.md5(p.read_bytes()).hexdigest() != p.parent.name + p.stem]
+
+    def plan(self) -> Plan:
+        raw = merge(read_yaml(self.folder / "config/config.yaml"), read_yaml(self.folder / OVERLAY))
+        return make_plan(resolve(raw))
+
+
+def new_repository(folder: Path) -> Repository:
+    """The project with the tiny campaign run, and nothing committed to DVC."""
+    Project(folder)
+    repository = Repository(folder)
+    (folder / ".dvc").mkdir()
+    for name in _VERSIONED:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / name)
+    _write_text(folder / "text")
+    (folder / OVERLAY).write_text(yaml.safe_dump(merge(read_yaml(ROOT / "config/toy.yaml"), _TINY)))
+    repository.snakemake()
+    _keep_tiny(folder)
+    repository.run("git", "init", "--quiet")
+    return repository
+
+
+def write_metrics(repository: Repository, bump: float) -> None:
+    """What the rule `metrics` writes, from the losses of the tiny campaign and an invented difference."""
+    losses = pd.read_parquet(repository.folder / RESULTS / "measurements/losses.parquet")
+    losses["loss"] += bump
+    nan = float("nan")
+    found = {"C1": [Difference("SOMA minus SPSA", bump - 0.5, bump - 0.6, bump - 0.4, nan, nan, 1)]}
+    write_json(repository.folder / RESULTS / "metrics.json", metrics(repository.plan(), losses, found))
+
+
+def _write_text(folder: Path) -> None:
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 8))) for _ in range(300)]
+    for role, count in (("train", 30), ("external", 4)):
+        (folder / role).mkdir(parents=True)
+        for i in range(count):
+            (folder / role / f"{i:02d}.txt").write_text(" ".join(rng.choices(rng.sample(words, 60), k=400)))
+
+
+def _keep_tiny(folder: Path) -> None:
+    """dvc.yaml for the tiny campaign, as docs/dvc.md says, without the outputs that its one table does not need."""
+    path = folder / "dvc.yaml"
+    stages = yaml.safe_load(path.read_text())
+    stages["vars"][0] = {"campaign": "tiny", "overlay": f"--configfile {OVERLAY}"}
+    for name, stage in stages["stages"].items():
+        stage["outs"] = [o for o in stage["outs"] if (folder / next(iter(o)).replace("${campaign}", "tiny")).exists()]
+        stage["params"].append({OVERLAY: ["arms", "data", "training"]})
+        if name in ("evaluation", "products"):
+            stage["cmd"] = f"snakemake {TARGETS[0]} --cores all ${{overlay}}"
+    del stages["plots"]
+    path.write_text(yaml.safe_dump(stages, sort_keys=False))
+    (folder / ".gitignore").write_text((ROOT / ".gitignore").read_text().replace("results/small", "results/tiny"))

@@ -1,0 +1,89 @@
+"""Versions: what is recorded and what is refused, going back and forth, comparing, and damage."""
+
+import pytest
+
+from soma.provenance import packed
+from tests.dvc.repository import RESULTS, write_metrics
+
+pytestmark = pytest.mark.dvc
+
+TABLE = RESULTS / "tables/table4.md"
+
+
+def test_a_new_version_is_recorded_compared_and_left_again(copy):
+    copy.dvc("config", "--local", "cache.type", "hardlink")
+    copy.dvc("checkout", "--relink")
+    locked = (copy.folder / "dvc.lock").read_text()
+    copy.change({"arms": {"soma-n2": {"label": "ours"}}})
+    refused = copy.run("soma", "snapshot", check=False)
+    assert refused.returncode == 1
+    assert "is not what the settings and the code here make" in refused.stderr
+    assert len(refused.stderr.strip().splitlines()) == 1
+    assert (copy.folder / "dvc.lock").read_text() == locked
+
+    copy.snakemake()
+    assert copy.damaged() == []  # linked: writing in place would have changed the version before
+    write_metrics(copy, -0.125)
+    assert "modified:" in copy.dvc("status")
+    copy.run("soma", "snapshot")
+    assert "up to date" in copy.dvc("status")
+    assert "is up to date" in copy.dvc("repro", "--dry") or "didn't change" in copy.dvc("repro", "--dry")
+    copy.commit("A label")
+    assert "-0.125" in copy.dvc("metrics", "diff", "HEAD~1")
+    assert "arms.soma-n2.label" in copy.dvc("params", "diff", "HEAD~1", "--targets", "config/tiny.yaml")
+    assert "test loss.soma-n2" in copy.dvc("metrics", "show")
+
+    copy.run("git", "checkout", "--quiet", "HEAD~1")
+    # Settings and records are the old version's, the table still the new one's: its record must not be believed.
+    assert copy.planned()["table"] == 1
+    copy.dvc("checkout")
+    assert "ours" not in (copy.folder / TABLE).read_text()
+    assert copy.planned() == {}
+    copy.run("git", "checkout", "--quiet", "-")
+    copy.dvc("checkout")
+    assert "ours" in (copy.folder / TABLE).read_text()
+    assert copy.planned() == {}
+    assert "up to date" in copy.dvc("status")
+
+
+def test_what_is_not_all_here_is_not_recorded(clone):
+    repository = clone("products")
+    refused = repository.run("soma", "snapshot", check=False)
+    assert refused.returncode == 1
+    assert "results/tiny/corpus/train is not here" in refused.stderr
+    assert repository.run("git", "status", "--porcelain").stdout == ""
+
+
+def test_verify_knows_every_file_that_a_clone_has(clone):
+    repository = clone()
+    assert "all as the manifest says" in repository.run("soma", "verify", str(RESULTS)).stdout
+    with (repository.folder / TABLE).open("a") as f:
+        f.write("1.76")
+    found = repository.run("soma", "verify", str(RESULTS), check=False)
+    assert found.returncode == 1
+    assert f"wrong    {TABLE}" in found.stdout
+
+
+def test_a_damaged_object_is_noticed_and_nothing_else_is_lost(copy, tmp_path):
+    table = (copy.folder / TABLE).read_bytes()
+    (name,) = [p for p in (copy.folder / "store").rglob("*") if p.is_file() and p.read_bytes() == table]
+    name.chmod(0o644)
+    name.write_bytes(table.replace(b"soma", b"SOMA") + b"1.76")
+    copy.commit("A damaged object")
+    repository = copy.clone(tmp_path / "clone")
+    said = repository.dvc("pull", check=False)
+    assert "Checkout failed for following targets:\nresults/tiny/tables\n" in said
+    assert not (repository.folder / TABLE).exists()
+    assert (repository.folder / RESULTS / "measurements/losses.parquet").exists()
+    assert set(repository.planned()) == {"table"}  # everything else is here, and current
+
+    # In the cache of the one who has the table, the same damage is found and mended from the remote.
+    other = copy.run("git", "checkout", "--quiet", "HEAD~1") and copy
+    assert packed(other.folder / RESULTS).exists()
+    cached = other.folder / ".dvc/cache" / name.relative_to(other.folder / "store")
+    cached.chmod(0o644)
+    cached.write_bytes(b"damaged")
+    (other.folder / TABLE).unlink()
+    assert "not in cache" in other.dvc("status") or "deleted" in other.dvc("status")
+    other.dvc("pull")
+    assert (other.folder / TABLE).read_bytes() == table
