@@ -6,6 +6,7 @@ Libraries are imported by the step that needs them.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import logging
 import os
@@ -35,13 +36,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read our output has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in _SENTENCES:
+            log.exception(_UNEXPECTED, args.command)
+            return 2
+        log.error(f"{error.filename or 'a file'} cannot be written: {_SENTENCES[error.errno]}, then start it again.")
+        return 1
     except KeyboardInterrupt:
         log.error("interrupted")
         return 130
     except Exception:
-        log.exception("unexpected error in `soma %s`; please report it with this trace", args.command)
+        log.exception(_UNEXPECTED, args.command)
         return 2
     return 0
+
+
+_UNEXPECTED = "unexpected error in `soma %s`; please report it with this trace"
+_SENTENCES = {
+    errno.ENOSPC: "the disk is full; free some space (what was saved before is whole)",
+    errno.EDQUOT: "the quota is used up; free some space (what was saved before is whole)",
+    errno.EROFS: "the file system is read-only; choose a folder that can be written",
+    errno.EACCES: "permission is denied; choose a folder that can be written",
+}
 
 
 def _start_logging(path: Path | None) -> None:

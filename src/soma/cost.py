@@ -28,10 +28,13 @@ class Ledger:
     """Wall-clock start and last sign of life of every process that worked on this, seconds since the epoch."""
     marks: dict[int, dict[str, float]] = field(default_factory=dict)
     """Seconds by phase up to each milestone."""
+    _began: float = 0.0
+    """Monotonic clock at the start of this process's session."""
 
     def begin(self) -> None:
-        """A process starts to work."""
-        self.sessions.append([time.time(), time.time()])
+        """A process starts to work. Its session is as long as the monotonic clock says: the other one may be set."""
+        self.sessions.append([time.time()] * 2)
+        self._began = time.monotonic()
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
@@ -40,7 +43,7 @@ class Ledger:
         yield
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - started
         if self.sessions:
-            self.sessions[-1][1] = time.time()
+            self.sessions[-1][1] = self.sessions[-1][0] + time.monotonic() - self._began
 
     def mark(self, update: int) -> None:
         """Remember the seconds at a milestone."""
@@ -76,6 +79,10 @@ def idealised_elapsed_seconds(parts: Sequence[tuple[Ledger, int]], update: int) 
 
 
 def actual_elapsed_seconds(parts: Sequence[Ledger]) -> float:
-    """From the first start to the last end, by the machine's clock; includes whatever else it did between."""
+    """From the first start to the last end, by the machine's clock; includes whatever else it did between.
+
+    A clock that was set back between two sessions cannot make it shorter than the longest of them.
+    """
     sessions = [session for part in parts for session in part.sessions]
-    return max(end for _, end in sessions) - min(start for start, _ in sessions)
+    span = max(end for _, end in sessions) - min(start for start, _ in sessions)
+    return max(span, *(end - start for start, end in sessions))

@@ -41,10 +41,10 @@ def atomic_path(target: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     os.close(handle)
-    os.chmod(name, 0o644)
     temporary = Path(name)
     try:
         yield temporary
+        os.chmod(temporary, 0o644)  # last, since writers may put a file of their own in its place
         with temporary.open("rb+") as f:
             os.fsync(f.fileno())
         os.replace(temporary, target)

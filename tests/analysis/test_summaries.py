@@ -138,7 +138,7 @@ def test_crossing_times_are_where_the_line_between_two_milestones_meets_the_targ
         {
             "arm": ["a"] * 3 + ["b"] * 3, "update": [1, 2, 3] * 2, "loss": [3.0, 2.0, 2.5, 2.9, 2.8, 2.2],
             "operations": [10.0, 20.0, 30.0, 100.0, 200.0, 300.0], "device_seconds": [1.0, 2.0, 3.0] * 2,
-            "elapsed_seconds": [1.0, 2.0, 3.0] * 2, "run": ["r"] * 6,
+            "elapsed_seconds": [1.0, 2.0, 3.0] * 2, "run": ["r"] * 3 + ["s"] * 3,
         }
     )  # fmt: skip
     found = sweep.crossings(curves).set_index("arm")

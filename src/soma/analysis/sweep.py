@@ -95,7 +95,7 @@ def crossings(curves_: pd.DataFrame) -> pd.DataFrame:
     Args:
         curves_: of `curves`.
     """
-    arms = curves_.drop_duplicates(["arm", "update"]).sort_values("update").groupby("arm", sort=False)
+    arms = curves_.drop_duplicates(["run", "update"]).sort_values("update").groupby("arm", sort=False)
     target = arms["loss"].min().max()
     out = [
         {"arm": arm, "target": target, "run": own["run"].iloc[0]} | _crossing(own, float(target)) for arm, own in arms
@@ -120,7 +120,7 @@ def budgets(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     out: list[dict[str, Any]] = []
     for budget in plan.config.products.sweep.operations:
         found: list[dict[str, Any]] = []
-        for arm in dict.fromkeys(arm for _, _, arm in variants(plan)):
+        for arm in {plan.arm_runs[arm][0].id: arm for _, _, arm in variants(plan)}.values():  # some share a run
             row = _at(plan, scores, arm, budget)
             if row is not None:
                 s = plan.arm_runs[arm][0].settings

@@ -124,8 +124,8 @@ def crossings_table(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table
     theirs = paper.tables["figure13"]
     cited = ", ".join(f"{hours} GPU-hours for {name}" for name, hours in theirs["gpu_hours"].items())
     notes = (
-        f"Ensemble validation {rows['target'].iloc[0]:.4f} nats per byte, the worst of all allocations' lowest losses; mean "
-        "over seeds. `~`: interpolated between two milestones; `≤`: reached at the first one.",
+        f"Ensemble validation {rows['target'].iloc[0]:.4f} nats per byte, the worst of all allocations' lowest losses; "
+        "mean over seeds. `~`: interpolated between two milestones; `≤`: reached at the first one.",
         f"The paper, to reach {theirs['target']} at N=8: {cited}.",
         *watermark_notes(plan),
     )

@@ -111,7 +111,7 @@ def _facts(campaign: Path, run: RunSpec, iterate: Iterate) -> Card:
         )
         licence = _LICENCES.get(source, "")
     losses: list[Loss] = []
-    for row in _rows(campaign / "measurements" / "losses.parquet", run, {"iterate": iterate}):
+    for row in _rows(campaign / "measurements" / "losses.parquet", run, {"iterate": iterate, "seed": run.seed}):
         name = f"{row['set']} ({row['split']})" if row["split"] else row["set"]
         losses.append(
             Loss(set=name, k=row["k"], nats=row["loss"], low=row["low"], high=row["high"], bytes=row["bytes"],

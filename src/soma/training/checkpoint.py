@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +38,13 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, 
     # One metadata key only: safetensors writes several in no fixed order.
     record = json.dumps({"facts": text, "sha256": _content_hash(plain, text)}, sort_keys=True)
     with atomic_path(path) as temporary:
-        save_file(plain, temporary, metadata={"soma": record})
+        try:
+            save_file(plain, temporary, metadata={"soma": record})
+        except SafetensorError as error:  # hides the error of the system in its text
+            code = re.search(r"code: (\d+)", str(error))
+            if code is None:
+                raise
+            raise OSError(int(code.group(1)), os.strerror(int(code.group(1))), str(path)) from None
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

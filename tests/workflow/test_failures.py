@@ -1,0 +1,167 @@
+"""What can go wrong around a run, and that nothing is lost by it."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from soma.cost import Ledger, actual_elapsed_seconds
+from soma.manifest import sha256_file
+from tests.workflow.conftest import Project
+from tests.workflow.test_toy import train_command
+
+pytestmark = pytest.mark.workflow
+TARGET = "results/toy/runs/soma-n2-s0/000-001/checkpoints.safetensors"
+
+
+@pytest.fixture
+def copied(toy, tmp_path) -> Project:
+    """The finished toy campaign elsewhere, but for one run, which saves its state all the time."""
+    project = Project(tmp_path / "copy")
+    shutil.copytree(toy.folder / "results", project.folder / "results")
+    shutil.copytree(toy.folder / ".snakemake/metadata", project.folder / ".snakemake/metadata")
+    shutil.rmtree(project.folder / "results/toy/runs/soma-n2-s0")
+    project.overlay({"compute": {"save_every": 0.01}})
+    return project
+
+
+def start(project: Project, *words: str) -> subprocess.Popen:
+    command = project.command("snakemake", "--cores", "1", "--configfile", "config/changed.yaml", *words)
+    return subprocess.Popen(
+        command, cwd=project.folder, env=project.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def wait_for(found, seconds: float = 60.0):
+    """What `found()` returns once it returns something."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if result := found():
+            return result
+        time.sleep(0.01)
+    raise AssertionError("it did not happen in time")
+
+
+def trainers(project: Project) -> list[int]:
+    """Processes that train in this copy."""
+    out = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            here = os.readlink(folder / "cwd") == str(project.folder)
+        except OSError:
+            continue
+        if here and b"train" in words and words[0].endswith((b"python", b"python3")):
+            out.append(int(folder.name))
+    return out
+
+
+def state(project: Project) -> Path:
+    return project.folder / "results/toy/resume/soma-n2-s0/000-001/state.safetensors"
+
+
+def same_bytes(project: Project, toy: Project) -> bool:
+    return sha256_file(project.folder / TARGET) == sha256_file(toy.folder / TARGET)
+
+
+def test_snakemake_killed_and_started_again_ends_with_the_same_bytes(toy, copied):
+    running = start(copied, TARGET)
+    wait_for(state(copied).exists)
+    second = copied.snakemake(TARGET, config="config/changed.yaml", check=False)
+    assert second.returncode != 0
+    assert "lock" in second.stdout + second.stderr  # two on one folder: the second says so and touches nothing
+    running.kill()
+    running.wait()
+    for orphan in trainers(copied):
+        os.kill(orphan, signal.SIGKILL)
+    assert not (copied.folder / TARGET).exists()
+    copied.snakemake("--unlock", config="config/changed.yaml")
+    copied.snakemake(TARGET, config="config/changed.yaml")
+    assert same_bytes(copied, toy)
+
+
+def test_a_job_that_is_killed_is_tried_again_and_goes_on(toy, copied):
+    running = start(copied, TARGET)
+    wait_for(state(copied).exists)
+    os.kill(wait_for(lambda: trainers(copied))[0], signal.SIGKILL)
+    assert running.wait(timeout=120) == 0
+    assert same_bytes(copied, toy)
+    cost = json.loads((copied.folder / TARGET).with_name("cost.json").read_text())
+    assert len(cost["ledger"]["sessions"]) == 2
+
+
+def mounted(folder: Path, options: str) -> None:
+    folder.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system of a given size")
+
+
+@needs_root
+def test_a_full_disk_is_one_sentence_and_the_last_state_goes_on(toy, tmp_path):
+    small = tmp_path / "small"
+    mounted(small, "size=1200k")
+    try:
+        command = train_command(toy, tmp_path / "out/000-001", small / "resume")
+        done = subprocess.run(command, env=toy.environment, check=False, capture_output=True, text=True)
+        assert done.returncode == 1
+        assert "the disk is full; free some space (what was saved before is whole)" in done.stderr
+        assert "Traceback" not in done.stderr
+        assert not list(small.rglob(".state*"))  # nothing half-written
+        saved = (small / "resume/state.safetensors").exists()
+        subprocess.run(["mount", "-o", "remount,size=64m", str(small)], check=True)
+        done = subprocess.run(command, env=toy.environment, check=True, capture_output=True, text=True)
+        assert ("continuing after update" in done.stderr) == saved
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+    whole = toy.folder / "results/toy/runs/soma-n2-s0/000-001/checkpoints.safetensors"
+    assert sha256_file(tmp_path / "out/000-001/checkpoints.safetensors") == sha256_file(whole)
+
+
+@needs_root
+def test_a_read_only_folder_is_one_sentence(toy, tmp_path):
+    results = tmp_path / "results"
+    mounted(results, "ro")
+    try:
+        command = train_command(toy, tmp_path / "out/000-001", results / "resume")
+        done = subprocess.run(command, env=toy.environment, check=False, capture_output=True, text=True)
+    finally:
+        subprocess.run(["umount", str(results)], check=True)
+    assert done.returncode == 1
+    assert "the file system is read-only; choose a folder that can be written" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_clock_that_jumps_changes_no_duration(monkeypatch):
+    wall, steady = [1000.0], [50.0]
+    monkeypatch.setattr(time, "time", lambda: wall[0])
+    monkeypatch.setattr(time, "monotonic", lambda: steady[0])
+    ledger = Ledger()
+    ledger.begin()
+    with ledger.measure("update"):
+        wall[0], steady[0] = 10.0, 53.0  # three seconds later by the one, 990 earlier by the other
+    assert ledger.seconds["update"] == 3.0
+    assert ledger.sessions == [[1000.0, 1003.0]]
+    ledger.begin()
+    with ledger.measure("update"):
+        steady[0] += 7.0
+    assert actual_elapsed_seconds([ledger]) >= 7.0
+
+
+def test_a_configuration_can_run_no_code(project):
+    path = project.folder / "config/evil.yaml"
+    path.write_text("campaign: !!python/object/apply:os.system ['touch pwned']\n")
+    done = project.run("soma.cli", "plan", "--configfile", "config/evil.yaml", check=False)
+    assert done.returncode == 1
+    assert "is not valid YAML" in done.stderr
+    for name in ("x; touch pwned", "$(touch pwned)", "`touch pwned`"):
+        done = project.snakemake("-n", config=project.overlay({"campaign": name}), check=False)
+        assert done.returncode != 0
+        assert "`campaign` is" in done.stdout + done.stderr
+    assert not (project.folder / "pwned").exists()
