@@ -69,6 +69,7 @@ def code_files(step: str) -> list[Path]:
     return sorted(seen | compiled)
 
 
+@cache  # most files serve several steps
 def _meaning(path: Path) -> bytes:
     """The syntax tree without docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -93,6 +94,7 @@ def _source(module: str) -> Path | None:
     return next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()), None)
 
 
+@cache
 def _imports(path: Path) -> list[str]:
     names = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

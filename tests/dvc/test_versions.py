@@ -14,7 +14,7 @@ def test_a_new_version_is_recorded_compared_and_left_again(copy):
     copy.dvc("config", "--local", "cache.type", "hardlink")
     copy.dvc("checkout", "--relink")
     locked = (copy.folder / "dvc.lock").read_text()
-    copy.change({"arms": {"soma-n2": {"label": "ours"}}})
+    copy.change({"arms": {"soma-n2": {"label": "relabelled"}}})
     refused = copy.run("soma", "snapshot", check=False)
     assert refused.returncode == 1
     assert "is not what the settings and the code here make" in refused.stderr
@@ -27,7 +27,7 @@ def test_a_new_version_is_recorded_compared_and_left_again(copy):
     assert "modified:" in copy.dvc("status")
     copy.run("soma", "snapshot")
     assert "up to date" in copy.dvc("status")
-    assert "is up to date" in copy.dvc("repro", "--dry") or "didn't change" in copy.dvc("repro", "--dry")
+    assert copy.dvc("repro", "--dry").count("didn't change, skipping") == 5
     copy.commit("A label")
     assert "-0.125" in copy.dvc("metrics", "diff", "HEAD~1")
     assert "arms.soma-n2.label" in copy.dvc("params", "diff", "HEAD~1", "--targets", "config/tiny.yaml")
@@ -37,31 +37,13 @@ def test_a_new_version_is_recorded_compared_and_left_again(copy):
     # Settings and records are the old version's, the table still the new one's: its record must not be believed.
     assert copy.planned()["table"] == 1
     copy.dvc("checkout")
-    assert "ours" not in (copy.folder / TABLE).read_text()
+    assert "relabelled" not in (copy.folder / TABLE).read_text()
     assert copy.planned() == {}
-    copy.run("git", "checkout", "--quiet", "-")
-    copy.dvc("checkout")
-    assert "ours" in (copy.folder / TABLE).read_text()
-    assert copy.planned() == {}
-    assert "up to date" in copy.dvc("status")
-
-
-def test_what_is_not_all_here_is_not_recorded(clone):
-    repository = clone("products")
-    refused = repository.run("soma", "snapshot", check=False)
-    assert refused.returncode == 1
-    assert "results/tiny/corpus/train is not here" in refused.stderr
-    assert repository.run("git", "status", "--porcelain").stdout == ""
-
-
-def test_verify_knows_every_file_that_a_clone_has(clone):
-    repository = clone()
-    assert "all as the manifest says" in repository.run("soma", "verify", str(RESULTS)).stdout
-    with (repository.folder / TABLE).open("a") as f:
+    with (copy.folder / TABLE).open("a") as f:
         f.write("1.76")
-    found = repository.run("soma", "verify", str(RESULTS), check=False)
+    found = copy.run("soma", "verify", str(RESULTS), check=False)
     assert found.returncode == 1
-    assert f"wrong    {TABLE}" in found.stdout
+    assert found.stdout.startswith(f"wrong    {TABLE}\n")
 
 
 def test_a_damaged_object_is_noticed_and_nothing_else_is_lost(copy, tmp_path):

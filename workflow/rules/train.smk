@@ -1,6 +1,12 @@
 # Every trained thing is a run; a job trains the experts of one part of it. The resume state is not declared: Snakemake
 # removes the declared outputs of a failed job, and what a stopped run needs to continue must outlive it.
 
+SHARED = [run.id for run in PLAN.runs.values() if workers_of(run) > 1]
+
+
+# Jobs of one rule ask a cluster for the same, so that they can be one array: what several workers share has its own.
+ruleorder: train_shared > train_seed > train_expert
+
 
 rule train_seed:
     input:
@@ -16,20 +22,19 @@ rule train_seed:
         f"{LOGS}/train-{{run}}-{{part}}.log",
     wildcard_constraints:
         run="seed-.+",
-    retries: 1
+    # By the main process alone: on a cluster a job that was told to stop must end, or it would run into its time limit.
+    retries: 1 if workflow.is_main_process else 0
     threads: lambda wc: CONFIG.compute.threads * workers_of(PLAN.runs[wc.run])
     resources:
         # A resource, since params are reasons to run again, and the number of workers changes no byte.
         workers=lambda wc: workers_of(PLAN.runs[wc.run]),
-        mem_mb=4000,
+        mem_mb=lambda wc: 4000 * workers_of(PLAN.runs[wc.run]),
         runtime=1440,
     params:
         code=code("train"),
         settings=lambda wc: settings(f"run-{wc.run}"),
         file=lambda wc: SETTINGS.path(f"run-{wc.run}"),
-        start=lambda wc: flag(
-            "start", PLAN.start_folders(PLAN.runs[wc.run], wc.part)
-        ),
+        start=lambda wc: flag("start", PLAN.start_folders(PLAN.runs[wc.run], wc.part)),
         head=lambda wc: flag("head", PLAN.head_folder(PLAN.runs[wc.run])),
         resume=f"{RESUME}/{{run}}/{{part}}",
         folder=f"{RUNS}/{{run}}/{{part}}",
@@ -45,3 +50,8 @@ rule train_seed:
 use rule train_seed as train_expert with:
     wildcard_constraints:
         run="(?!seed-).+",
+
+
+use rule train_seed as train_shared with:
+    wildcard_constraints:
+        run="|".join(SHARED) or "(?!)",

@@ -1,0 +1,120 @@
+"""A Slurm cluster of one node on the loopback interface, with daemons, ports, keys and folders of its own."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+DAEMONS = ("munged", "slurmctld", "slurmd")
+SEARCH = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
+MISSING = [name for name in (*DAEMONS, "sbatch", "srun", "squeue", "scancel") if not shutil.which(name, path=SEARCH)]
+
+CONFIGURATION = """
+ClusterName=test
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmdPort={ports[1]}
+SlurmUser={user}
+SlurmdUser={user}
+AuthInfo=socket={folder}/munge.socket
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+# Nothing that needs a database, cgroups or another package.
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+# More than the machine has: jobs wait for each other's processors, not for their turn.
+SlurmdParameters=config_overrides
+GresTypes=gpu
+NodeName={host} NodeAddr=127.0.0.1 CPUs=4 RealMemory=128000 Gres=gpu:4
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+DEVICES = ("null", "zero", "full", "random")
+"""Files that every machine has, in place of GPUs."""
+
+
+class Slurm:
+    """Started by `start`, stopped by `stop`; `environment` is what its commands need."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {"PATH": f"{folder}/bin{os.pathsep}{SEARCH}", "SLURM_CONF": f"{folder}/slurm.conf"}
+        self._daemons: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        for name in ("state", "spool", "bin"):
+            (self.folder / name).mkdir()
+        values = {"host": socket.gethostname().split(".")[0], "user": getpass.getuser(), "ports": _free_ports(2)}
+        (self.folder / "slurm.conf").write_text(CONFIGURATION.format(folder=self.folder, **values))
+        (self.folder / "gres.conf").write_text("".join(f"Name=gpu File=/dev/{name}\n" for name in DEVICES))
+        key = self.folder / "munge.key"
+        key.write_bytes(secrets.token_bytes(1024))
+        key.chmod(0o600)
+        # The jobs' srun looks for the configuration where an installed Slurm has it: the plugin clears its environment.
+        wrapper = self.folder / "bin/srun"
+        srun = shutil.which("srun", path=SEARCH)
+        wrapper.write_text(f'#!/bin/sh\nSLURM_CONF={self.folder}/slurm.conf exec {srun} "$@"\n')
+        wrapper.chmod(0o755)
+        own = [f"--{name}-file={self.folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
+        # By force, since a folder of pytest is closed to other users.
+        self._spawn("munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket", *own)
+        self.wait_for(lambda: (self.folder / "munge.socket").exists(), "munged")
+        self._spawn("slurmctld", "-D")
+        self._spawn("slurmd", "-D")
+        self.wait_for(lambda: "idle" in self.run("sinfo", "--noheader", "--format=%T"), "the node")
+
+    def stop(self) -> None:
+        self.run("scancel", "--user", getpass.getuser())
+        self.wait_for(lambda: not self.run("squeue", "--noheader").strip(), "the last job")
+        for daemon in reversed(self._daemons):
+            daemon.terminate()
+            daemon.wait(timeout=30)
+
+    def run(self, *words: str) -> str:
+        """What a command of Slurm prints."""
+        command = [shutil.which(words[0], path=SEARCH) or words[0], *words[1:]]
+        done = subprocess.run(
+            command, env=os.environ | self.environment, capture_output=True, text=True, check=False, timeout=60
+        )
+        return done.stdout + done.stderr
+
+    def jobs(self) -> list[tuple[str, str]]:
+        """Running jobs: identifier, and what Snakemake says that they are."""
+        lines = self.run("squeue", "--noheader", "--states=running", "--format=%i %k").splitlines()
+        return [(job, comment) for job, comment in (line.split(maxsplit=1) for line in lines)]
+
+    def _spawn(self, name: str, *options: str) -> None:
+        with (self.folder / f"{name}.out").open("wb") as out:
+            command = [shutil.which(name, path=SEARCH) or name, *options]
+            environment = os.environ | self.environment
+            self._daemons.append(subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT))
+
+    def wait_for(self, condition, what: str) -> None:
+        for _ in range(300):
+            if condition():
+                return
+            time.sleep(0.1)
+        said = "\n".join(p.read_text()[-2000:] for p in sorted(self.folder.glob("*.out")))
+        raise AssertionError(f"waited too long for {what}:\n{said}")
+
+
+def _free_ports(n: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(n)]
+    for s in sockets:
+        s.bind(("127.0.0.1", 0))
+    ports = [s.getsockname()[1] for s in sockets]
+    for s in sockets:
+        s.close()
+    return ports

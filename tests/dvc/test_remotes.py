@@ -1,0 +1,45 @@
+"""Other places than a folder, with DVC's own clients against servers on this machine."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.dvc.repository import RESULTS, Repository
+from tests.dvc.servers import SSHD, s3_server, ssh_server
+
+pytestmark = pytest.mark.dvc
+
+
+def push_and_pull(copy: Repository, folder: Path, url: str, *options: tuple[str, str]) -> None:
+    """Everything to another remote, and from there alone into a clone."""
+
+    def use(repository: Repository) -> None:
+        repository.dvc("remote", "add", "--local", "--default", "elsewhere", url)
+        for name, value in options:
+            repository.dvc("remote", "modify", "--local", "elsewhere", name, value)
+
+    use(copy)
+    assert "files pushed" in copy.dvc("push")
+    clone = copy.clone(folder / "clone")
+    use(clone)
+    clone.run("rm", "-r", "store")
+    clone.dvc("pull")
+    assert "up to date" in clone.dvc("status")
+    table = RESULTS / "tables/table4.md"
+    assert (clone.folder / table).read_bytes() == (copy.folder / table).read_bytes()
+    assert clone.damaged() == []
+
+
+@pytest.mark.skipif(SSHD is None, reason="no sshd on this machine (Debian: apt-get install openssh-server)")
+def test_an_ssh_server(copy, tmp_path):
+    keys = tmp_path / "ssh"
+    keys.mkdir()
+    with ssh_server(keys) as (address, key):
+        push_and_pull(copy, tmp_path, f"{address}{tmp_path}/there", ("keyfile", str(key)))
+    assert any((tmp_path / "there/files/md5").iterdir())
+
+
+def test_an_s3_bucket(copy, tmp_path):
+    with s3_server(tmp_path, "weights") as address:
+        options = [("endpointurl", address), ("access_key_id", "k"), ("secret_access_key", "s"), ("region", "us-east-1")]
+        push_and_pull(copy, tmp_path, "s3://weights/soma", *options)

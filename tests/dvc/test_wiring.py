@@ -1,0 +1,66 @@
+"""dvc.yaml says of the reference campaign what the workflow makes, phase by phase, and git hides none of it."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.dvc.repository import Repository
+from tests.workflow.conftest import ROOT
+
+pytestmark = pytest.mark.dvc
+
+PIPELINE = yaml.safe_load((ROOT / "dvc.yaml").read_text())
+STAGES = PIPELINE["stages"]
+NOT_VERSIONED = ("logs", "resume", "settings", "corpus/source-train", "corpus/source-external")
+"""Of one machine, written anew by every run, or downloads that can be had again and that a clone has no use for."""
+
+
+def outputs(stage: dict) -> dict[str, dict]:
+    found = [next(iter(o.items())) for o in (*stage["outs"], *stage.get("metrics", []))]
+    return {name.replace("${campaign}", "small"): options for name, options in found}
+
+
+OUTPUTS = {name: options for stage in STAGES.values() for name, options in outputs(stage).items()}
+
+
+def test_every_file_that_the_workflow_makes_is_versioned_or_known_not_to_be(project):
+    """By its dry run's summary of all files."""
+    lines = project.snakemake("--summary", config="").stdout.splitlines()
+    made = {line.split("\t")[0] for line in lines if line.startswith("results/small/")}
+    assert len(made) > 1000
+    left_out = {f"results/small/{name}" for name in NOT_VERSIONED}
+    unknown = [f for f in made if not any(Path(f).is_relative_to(name) for name in OUTPUTS.keys() | left_out)]
+    assert unknown == []
+    # What the workflow writes when it ends is no rule's output.
+    after = {f"results/small/{n}" for n in ("report.html", "manifest.json", "provenance.json", "benchmarks")}
+    empty = [name for name in OUTPUTS if not any(Path(f).is_relative_to(name) for f in made)]
+    assert set(empty) == after
+
+
+def test_nothing_is_deleted_before_a_stage_runs():
+    assert all(options["persist"] for options in OUTPUTS.values())
+
+
+def test_the_stages_follow_the_workflow():
+    """Every stage reads what one before it makes, and a folder that it does not name is not there yet."""
+    seen: set[str] = set()
+    for stage in STAGES.values():
+        reads = [d.replace("${campaign}", "small") for d in stage["deps"] if "${campaign}" in d]
+        assert set(reads) <= seen
+        seen |= outputs(stage).keys()
+        for path in stage["deps"]:
+            assert "${campaign}" in path or (ROOT / path).exists()
+        for keys in (keys for file in stage["params"] for keys in file.values()):
+            assert set(keys) <= yaml.safe_load((ROOT / "config/config.yaml").read_text()).keys()
+
+
+def test_git_keeps_what_dvc_leaves_to_it_and_nothing_else(tmp_path):
+    (tmp_path / ".gitignore").write_text((ROOT / ".gitignore").read_text())
+    repository = Repository(tmp_path)
+    repository.run("git", "init", "--quiet")
+    asked = [*OUTPUTS, *(f"results/small/{name}" for name in NOT_VERSIONED), "results/toy/README.md", "store/files"]
+    hidden = repository.run("git", "check-ignore", *asked, check=False).stdout.split()
+    kept = {name for name, options in OUTPUTS.items() if options.get("cache") is False}
+    assert set(asked) - set(hidden) == kept | {"store/files"}
+    assert len(kept) == 5
