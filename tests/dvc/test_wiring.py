@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tests.dvc.repository import Repository
-from tests.workflow.conftest import ROOT
+from tests.workflow.conftest import ROOT, Project
 
 pytestmark = pytest.mark.dvc
 
@@ -24,9 +24,9 @@ def outputs(stage: dict) -> dict[str, dict]:
 OUTPUTS = {name: options for stage in STAGES.values() for name, options in outputs(stage).items()}
 
 
-def test_every_file_that_the_workflow_makes_is_versioned_or_known_not_to_be(project):
+def test_every_file_that_the_workflow_makes_is_versioned_or_known_not_to_be(tmp_path):
     """By its dry run's summary of all files."""
-    lines = project.snakemake("--summary", config="").stdout.splitlines()
+    lines = Project(tmp_path).snakemake("--summary", config="").stdout.splitlines()
     made = {line.split("\t")[0] for line in lines if line.startswith("results/small/")}
     assert len(made) > 1000
     left_out = {f"results/small/{name}" for name in NOT_VERSIONED}
