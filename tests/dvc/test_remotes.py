@@ -41,5 +41,10 @@ def test_an_ssh_server(copy, tmp_path):
 
 def test_an_s3_bucket(copy, tmp_path):
     with s3_server(tmp_path, "weights") as address:
-        options = [("endpointurl", address), ("access_key_id", "k"), ("secret_access_key", "s"), ("region", "us-east-1")]
+        options = [
+            ("endpointurl", address),
+            ("access_key_id", "k"),
+            ("secret_access_key", "s"),
+            ("region", "us-east-1"),
+        ]
         push_and_pull(copy, tmp_path, "s3://weights/soma", *options)
