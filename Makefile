@@ -28,7 +28,7 @@ $(STAMP): requirements-torch.txt requirements.lock requirements-triton.txt pypro
 	touch $@
 
 test: setup lint
-	$(BIN)/python -m pytest -n auto --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n auto --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff check .

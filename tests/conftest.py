@@ -16,21 +16,33 @@ torch.set_num_threads(1)
 ROOT = Path(__file__).parent.parent
 
 
+_LONG = ("workflow", "dvc", "cluster")
+"""Folders whose tests share what takes long to set up: the toy campaign, a repository, a cluster."""
+
+
+def _group(file: str) -> str:
+    folder = Path(file).parent.name
+    return folder if folder in _LONG else file
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `-n`, one worker runs the tests that share the toy campaign, first; the others run file by file."""
-
-    def group(item: pytest.Item) -> str:
-        if "toy" in getattr(item, "fixturenames", ()):
-            return "toy"
-        whole = item.path.parent.name if item.path.parent.name in ("dvc", "cluster") else None
-        return whole or str(item.path)
-
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group(item)))
-    items.sort(key=lambda item: _LONG.index(g) if (g := group(item)) in _LONG else len(_LONG))
+    """What takes long comes first, so that with `-n` no worker is left with it at the end."""
+    items.sort(key=lambda item: _LONG.index(g) if (g := _group(str(item.path))) in _LONG else len(_LONG))
 
 
-_LONG = ("toy", "dvc", "cluster")
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """With `-n`, one worker runs all tests of a file, or of a folder of `_LONG`.
+
+    By hand, since `--dist loadgroup` marks groups in an attribute that pytest 9.2 no longer reads (xdist 3.8).
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByGroup(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid.split("::")[0])
+
+    return ByGroup(config, log)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ SOURCE = Path(__file__).parent.parent / "src/soma"
 LAYERS = [
     {"errors"},
     {"rng", "manifest", "settings"},
-    {"models"},
+    {"models", "provenance"},
     {"runs", "rows"},
     {"config"},
     {"config_docs"},

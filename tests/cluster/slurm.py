@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
@@ -76,11 +77,14 @@ class Slurm:
         self.wait_for(lambda: "idle" in self.run("sinfo", "--noheader", "--format=%T"), "the node")
 
     def stop(self) -> None:
+        self.run("scancel", "--full", "--signal=KILL", "--user", getpass.getuser())
         self.run("scancel", "--user", getpass.getuser())
-        self.wait_for(lambda: not self.run("squeue", "--noheader").strip(), "the last job")
-        for daemon in reversed(self._daemons):
-            daemon.terminate()
-            daemon.wait(timeout=30)
+        try:
+            self.wait_for(lambda: not self.run("squeue", "--noheader").strip(), "the last job")
+        finally:
+            for daemon in reversed(self._daemons):
+                daemon.terminate()
+                daemon.wait(timeout=30)
 
     def run(self, *words: str) -> str:
         """What a command of Slurm prints."""
@@ -90,24 +94,31 @@ class Slurm:
         )
         return done.stdout + done.stderr
 
-    def jobs(self) -> list[tuple[str, str]]:
-        """Running jobs: identifier, and what Snakemake says that they are."""
+    def job(self, comment: str) -> str:
+        """The running job with a comment, as the plugin writes them."""
         lines = self.run("squeue", "--noheader", "--states=running", "--format=%i %k").splitlines()
-        return [(job, comment) for job, comment in (line.split(maxsplit=1) for line in lines)]
+        (job,) = [line.split()[0] for line in lines if line.split()[1] == comment]
+        return job
 
-    def _spawn(self, name: str, *options: str) -> None:
-        with (self.folder / f"{name}.out").open("wb") as out:
-            command = [shutil.which(name, path=SEARCH) or name, *options]
-            environment = os.environ | self.environment
-            self._daemons.append(subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT))
+    def start_now(self, job: str) -> None:
+        """A job that was queued again waits two minutes otherwise."""
+        waiting = ("squeue", "--noheader", "--states=pending", f"--jobs={job}")
+        self.wait_for(lambda: self.run(*waiting).strip(), "the queue")
+        self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
 
-    def wait_for(self, condition, what: str) -> None:
+    def wait_for(self, condition: Callable[[], object], what: str) -> None:
         for _ in range(300):
             if condition():
                 return
             time.sleep(0.1)
         said = "\n".join(p.read_text()[-2000:] for p in sorted(self.folder.glob("*.out")))
         raise AssertionError(f"waited too long for {what}:\n{said}")
+
+    def _spawn(self, name: str, *options: str) -> None:
+        with (self.folder / f"{name}.out").open("wb") as out:
+            command = [shutil.which(name, path=SEARCH) or name, *options]
+            environment = os.environ | self.environment
+            self._daemons.append(subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT))
 
 
 def _free_ports(n: int) -> list[int]:

@@ -17,9 +17,10 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (apt-get install slurm-wlm munge)"),
 ]
 
+ARM = {"operations": None, "updates": 300, "seeds": [0], "width": 16}  # some seconds: long enough to be caught
 CAMPAIGN = {
     "campaign": "tiny",
-    "compute": {"experts_per_job": 1, "save_every": 0.2},
+    "compute": {"experts_per_job": 1, "ddpp": 2, "save_every": 0.2},
     "data": {
         "train": {"source": "text", "path": "text"},
         "validation": {"windows": 8},
@@ -28,16 +29,15 @@ CAMPAIGN = {
     },
     "routing": {"features": 200, "svd": 8, "sample": 1000, "min_df": 1},
     "training": {"milestones": [1.0]},
-    # Some seconds of training each: long enough to be caught.
-    "seed_run": {"updates": 600},
-    "arms": {"soma-n2": {"operations": None, "updates": 600, "seeds": [0], "width": 16}},
+    "seed_run": {"updates": 2},
+    "arms": {"soma-n2": ARM, "spsa-n1-p8": ARM},
 }
-READY = ("shards/iid-n1", "shards/clusters-n2", "routing/router-n2", "sets/test.parquet")
 OVERLAY = "config/changed.yaml"
-TARGET = "results/tiny/evaluation/test/soma-n2.parquet"
-SEED, EXPERTS = "seed-d16-s0/000-000", ("soma-n2-s0/000-000", "soma-n2-s0/001-001")
-# The profile is for jobs of hours.
-QUICK = ["--slurm-init-seconds-before-status-checks", "2", "--latency-wait", "5"]
+READY = ("shards/iid-n1", "shards/clusters-n2", "runs/seed-d16-s0/000-000/checkpoints.safetensors")
+EXPERTS, SHARED = ("soma-n2-s0/000-000", "soma-n2-s0/001-001"), "spsa-n1-p8-s0/000-000"
+PARTS = (*EXPERTS, SHARED)
+TARGETS = [f"results/tiny/runs/{part}/checkpoints.safetensors" for part in PARTS]
+QUICK = ["--slurm-init-seconds-before-status-checks", "5", "--latency-wait", "5"]  # the profile is for jobs of hours
 
 
 @pytest.fixture
@@ -77,49 +77,46 @@ def copy_of(project: Project, folder: Path) -> Project:
 
 
 def test_lost_jobs_continue_and_end_with_the_same_bytes(prepared, slurm, tmp_path):
-    """One job is queued again by Slurm, one is cancelled, one gets the signal that precedes a time limit."""
+    """One is cancelled, one gets the signal that precedes a time limit, one is queued again by Slurm itself."""
     project = copy_of(prepared, tmp_path / "slurm")
-    project.environment |= slurm.environment
-    states = {part: project.folder / f"results/tiny/resume/{part}/state.safetensors" for part in (SEED, *EXPERTS)}
-    command = project.command("snakemake", TARGET, "--workflow-profile", "profiles/slurm", *QUICK)
-    command += ["--configfile", OVERLAY]
-    with (project.folder / "out").open("w") as out:
+    command = project.command("snakemake", *TARGETS, "--workflow-profile", "profiles/slurm", *QUICK)
+    requeued = ""
+    lose = {
+        EXPERTS[0]: ["scancel"],
+        EXPERTS[1]: ["scancel", "--signal=TERM"],
+        SHARED: ["scontrol", "requeue"],
+    }
+    with (project.folder / "out").open("w+") as out:
         snakemake = subprocess.Popen(
-            command, cwd=project.folder, env=project.environment, stdout=out, stderr=subprocess.STDOUT
+            [*command, "--configfile", OVERLAY],
+            cwd=project.folder,
+            env=project.environment | slurm.environment,
+            stdout=out,
+            stderr=subprocess.STDOUT,
         )
-
-    def running(rule: str) -> list[str]:
-        """Identifiers of Slurm's running jobs of a rule."""
-        return [job for job, comment in slurm.jobs() if comment.startswith(f"rule_{rule}")]
-
-    def wait_for(*parts: str) -> None:
-        deadline = time.monotonic() + 120
-        while not all(states[part].exists() for part in parts):
-            assert snakemake.poll() is None, (project.folder / "out").read_text()[-4000:]
-            assert time.monotonic() < deadline, (project.folder / "out").read_text()[-4000:]
-            time.sleep(0.05)
-
-    wait_for(SEED)
-    (job,) = running("train_seed")
-    slurm.run("scontrol", "requeue", job)
-    slurm.wait_for(lambda: "PENDING" in slurm.run("squeue", "--noheader", f"--jobs={job}", "--format=%T"), "the queue")
-    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")  # Slurm's own choice is two minutes later
-    wait_for(*EXPERTS)
-    array = running("train_expert")
-    assert sorted(job.split("_")[1] for job in array) == ["1", "2"]
-    slurm.run("scancel", array[0])
-    slurm.run("scancel", "--signal=TERM", "--full", array[1])
-    assert snakemake.wait(timeout=300) == 0, (project.folder / "out").read_text()[-4000:]
-
-    for part in (SEED, *EXPERTS):
-        log = project.folder / f"results/tiny/logs/train-{part.replace('/', '-')}.log"
-        assert "continuing after update" in log.read_text(), part
-    said = (project.folder / "out").read_text()
+        try:
+            while lose:
+                assert snakemake.poll() is None, f"nothing to lose of {list(lose)}"
+                for part in list(lose):
+                    if (project.folder / f"results/tiny/resume/{part}/state.safetensors").exists():
+                        job = slurm.job(f"rule_train_expert_wildcards_{part.replace('/', '_')}")
+                        slurm.run(*lose.pop(part), job)
+                        requeued = job if part == SHARED else requeued
+                time.sleep(0.05)
+            slurm.start_now(requeued)
+            assert snakemake.wait(timeout=240) == 0
+        finally:
+            snakemake.kill()
+            snakemake.wait()
+            said = Path(out.name).read_text()
+            print(said[-6000:])  # of a failed test pytest shows it
+    logs = {part: project.folder / f"results/tiny/logs/train-{part.replace('/', '-')}.log" for part in PARTS}
+    assert [part for part, log in logs.items() if "continuing after update" not in log.read_text()] == []
     assert said.count("Trying to restart job") == 2
 
     undisturbed = copy_of(prepared, tmp_path / "local")
-    local(undisturbed, TARGET)
-    names = [f"runs/{part}/{name}" for part in states for name in ("checkpoints.safetensors", "history.parquet")]
-    for name in (*names, TARGET.removeprefix("results/tiny/")):
-        first, second = (p.folder / "results/tiny" / name for p in (undisturbed, project))
-        assert sha256_file(first) == sha256_file(second), name
+    local(undisturbed, *TARGETS)
+    for part in PARTS:
+        for name in ("checkpoints.safetensors", "history.parquet"):
+            first, second = (p.folder / f"results/tiny/runs/{part}/{name}" for p in (undisturbed, project))
+            assert sha256_file(first) == sha256_file(second), f"{part}/{name}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -33,9 +32,9 @@ def copy(origin, tmp_path) -> Repository:
 def clone(origin, tmp_path) -> Callable[..., Repository]:
     """A fresh clone with what `dvc pull` brings; links: DVC's `cache.type`."""
 
-    def make(*pull: str, links: str = "copy", of: Repository = origin, folder: Path = tmp_path / "clone") -> Repository:
-        repository = of.clone(folder)
-        repository.dvc("config", "--local", "cache.type", links)
+    def make(*pull: str, links: str = "copy") -> Repository:
+        repository = origin.clone(tmp_path / "clone")
+        repository.configure(cache={"type": links})
         repository.dvc("pull", *pull)
         return repository
 

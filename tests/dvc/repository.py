@@ -25,7 +25,7 @@ RESULTS = Path("results/tiny")
 OVERLAY = "config/tiny.yaml"
 TARGETS = [str(RESULTS / "tables/table4.md")]
 """One table and all that it rests on: data, routing, training from a seed run, evaluation on three sets."""
-PHASES = ["tables", "measurements", "evaluation", "runs", "shards", "routing", "sets", "corpus"]
+PHASES = ["figures", "tables", "measurements", "evaluation", "runs", "shards", "routing", "sets", "corpus"]
 """Folders, last made first."""
 
 _TINY: dict[str, Any] = {
@@ -90,6 +90,14 @@ class Repository:
             return {}
         return {line.split()[0]: int(line.split()[1]) for line in table.group(1).splitlines()}
 
+    def configure(self, **sections: dict[str, str]) -> None:
+        """What `dvc config --local` writes, without a second for each value; `_` in a name is a remote's."""
+        lines = []
+        for name, values in sections.items():
+            lines.append(f"['remote \"{name.removeprefix('_')}\"']" if name.startswith("_") else f"[{name}]")
+            lines += [f"{key} = {value}" for key, value in values.items()]
+        (self.folder / ".dvc/config.local").write_text("\n".join(lines) + "\n")
+
     def commit(self, message: str) -> None:
         self.run("git", "add", "--all")
         self.run("git", "commit", "--quiet", "--message", message)
@@ -103,9 +111,9 @@ class Repository:
         self.run("git", "clone", "--quiet", str(self.folder), str(folder))
         return Repository(folder)
 
-    def reverse_dates(self) -> None:
+    def reverse_dates(self, campaign: str = "tiny") -> None:
         """Date what was made last first, the opposite of what Snakemake expects."""
-        results = self.folder / RESULTS
+        results = self.folder / "results" / campaign
         paths = sorted(
             (p for p in results.rglob("*") if p.relative_to(results).parts[0] in PHASES),
             key=lambda p: PHASES.index(p.relative_to(results).parts[0]),
@@ -128,16 +136,29 @@ def new_repository(folder: Path) -> Repository:
     """The project with the tiny campaign run, and nothing committed to DVC."""
     Project(folder)
     repository = Repository(folder)
+    _write_text(folder / "text")
+    (folder / OVERLAY).write_text(yaml.safe_dump(merge(read_yaml(ROOT / "config/toy.yaml"), _TINY)))
+    repository.snakemake()
+    prepare(repository, "tiny", f"--configfile {OVERLAY}")
+    _keep_what_is_here(folder / "dvc.yaml")
+    return repository
+
+
+def prepare(repository: Repository, campaign: str, overlay: str) -> None:
+    """git and DVC for a campaign of one's own, as docs/dvc.md says."""
+    folder = repository.folder
     (folder / ".dvc").mkdir()
     for name in _VERSIONED:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, folder / name)
-    _write_text(folder / "text")
-    (folder / OVERLAY).write_text(yaml.safe_dump(merge(read_yaml(ROOT / "config/toy.yaml"), _TINY)))
-    repository.snakemake()
-    _keep_tiny(folder)
+    pipeline = (ROOT / "dvc.yaml").read_text()
+    for old, new in (("campaign: small", f"campaign: {campaign}"), ('overlay: ""', f"overlay: {overlay}")):
+        assert pipeline.count(old) == 1
+        pipeline = pipeline.replace(old, new)
+    (folder / "dvc.yaml").write_text(pipeline)
+    ignored = (ROOT / ".gitignore").read_text()
+    (folder / ".gitignore").write_text(ignored.replace("results/small", f"results/{campaign}"))
     repository.run("git", "init", "--quiet")
-    return repository
 
 
 def write_metrics(repository: Repository, bump: float) -> None:
@@ -158,16 +179,14 @@ def _write_text(folder: Path) -> None:
             (folder / role / f"{i:02d}.txt").write_text(" ".join(rng.choices(rng.sample(words, 60), k=400)))
 
 
-def _keep_tiny(folder: Path) -> None:
-    """dvc.yaml for the tiny campaign, as docs/dvc.md says, without the outputs that its one table does not need."""
-    path = folder / "dvc.yaml"
-    stages = yaml.safe_load(path.read_text())
-    stages["vars"][0] = {"campaign": "tiny", "overlay": f"--configfile {OVERLAY}"}
-    for name, stage in stages["stages"].items():
-        stage["outs"] = [o for o in stage["outs"] if (folder / next(iter(o)).replace("${campaign}", "tiny")).exists()]
+def _keep_what_is_here(path: Path) -> None:
+    """dvc.yaml without the outputs that the tiny campaign's one table does not need."""
+    pipeline = yaml.safe_load(path.read_text())
+    for name, stage in pipeline["stages"].items():
+        outputs = [next(iter(o)).replace("${campaign}", "tiny") for o in stage["outs"]]
+        stage["outs"] = [o for o, file in zip(stage["outs"], outputs, strict=True) if (path.parent / file).exists()]
         stage["params"].append({OVERLAY: ["arms", "data", "training"]})
         if name in ("evaluation", "products"):
             stage["cmd"] = f"snakemake {TARGETS[0]} --cores all ${{overlay}}"
-    del stages["plots"]
-    path.write_text(yaml.safe_dump(stages, sort_keys=False))
-    (folder / ".gitignore").write_text((ROOT / ".gitignore").read_text().replace("results/small", "results/tiny"))
+    del pipeline["plots"]
+    path.write_text(yaml.safe_dump(pipeline, sort_keys=False))

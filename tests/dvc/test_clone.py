@@ -37,7 +37,7 @@ def test_records_that_came_before_their_files_hold_too(origin, tmp_path):
     repository = origin.clone(tmp_path / "clone")
     planned = repository.planned()
     assert (planned["download"], planned["train_expert"]) == (2, 1)
-    repository.dvc("config", "--local", "cache.type", "symlink")
+    repository.configure(cache={"type": "symlink"})
     repository.dvc("pull")
     assert (repository.folder / RESULTS / "tables/table4.md").is_symlink()
     repository.reverse_dates()

@@ -10,18 +10,13 @@ from tests.dvc.servers import SSHD, s3_server, ssh_server
 pytestmark = pytest.mark.dvc
 
 
-def push_and_pull(copy: Repository, folder: Path, url: str, *options: tuple[str, str]) -> None:
+def push_and_pull(copy: Repository, folder: Path, **remote: str) -> None:
     """Everything to another remote, and from there alone into a clone."""
-
-    def use(repository: Repository) -> None:
-        repository.dvc("remote", "add", "--local", "--default", "elsewhere", url)
-        for name, value in options:
-            repository.dvc("remote", "modify", "--local", "elsewhere", name, value)
-
-    use(copy)
+    settings = {"core": {"remote": "elsewhere"}, "_elsewhere": remote}
+    copy.configure(**settings)
     assert "files pushed" in copy.dvc("push")
     clone = copy.clone(folder / "clone")
-    use(clone)
+    clone.configure(**settings)
     clone.run("rm", "-r", "store")
     clone.dvc("pull")
     assert "up to date" in clone.dvc("status")
@@ -35,16 +30,11 @@ def test_an_ssh_server(copy, tmp_path):
     keys = tmp_path / "ssh"
     keys.mkdir()
     with ssh_server(keys) as (address, key):
-        push_and_pull(copy, tmp_path, f"{address}{tmp_path}/there", ("keyfile", str(key)))
+        push_and_pull(copy, tmp_path, url=f"{address}{tmp_path}/there", keyfile=str(key))
     assert any((tmp_path / "there/files/md5").iterdir())
 
 
 def test_an_s3_bucket(copy, tmp_path):
     with s3_server(tmp_path, "weights") as address:
-        options = [
-            ("endpointurl", address),
-            ("access_key_id", "k"),
-            ("secret_access_key", "s"),
-            ("region", "us-east-1"),
-        ]
-        push_and_pull(copy, tmp_path, "s3://weights/soma", *options)
+        keys = {"access_key_id": "k", "secret_access_key": "s", "region": "us-east-1"}
+        push_and_pull(copy, tmp_path, url="s3://weights/soma", endpointurl=address, **keys)

@@ -11,7 +11,7 @@ TABLE = RESULTS / "tables/table4.md"
 
 
 def test_a_new_version_is_recorded_compared_and_left_again(copy):
-    copy.dvc("config", "--local", "cache.type", "hardlink")
+    copy.configure(cache={"type": "hardlink"})
     copy.dvc("checkout", "--relink")
     locked = (copy.folder / "dvc.lock").read_text()
     copy.change({"arms": {"soma-n2": {"label": "relabelled"}}})

@@ -73,7 +73,9 @@ def started_from(run, part):
     """Checkpoints of other runs that the experts of a part start from, and of the head that they share."""
     run = PLAN.runs[run]
     folders = [*PLAN.start_folders(run, part), *filter(None, [PLAN.head_folder(run)])]
-    return [f"{RUNS}/{folder}/checkpoints.safetensors" for folder in dict.fromkeys(folders)]
+    return [
+        f"{RUNS}/{folder}/checkpoints.safetensors" for folder in dict.fromkeys(folders)
+    ]
 
 
 def workers_of(run):

@@ -1,7 +1,6 @@
 # Products: rows to tables and figures.
 
 
-
 def measured(*names):
     return [f"{MEASUREMENTS}/{name}.parquet" for name in names]
 
@@ -72,7 +71,7 @@ FIGURE_INPUTS = {
 rule table:
     input:
         rows=lambda wc: TABLE_INPUTS[wc.name],
-        paper="config/paper_values.yaml",
+        paper=local("config/paper_values.yaml"),
     output:
         md=f"{TABLE_DIR}/{{name}}.md",
         csv=f"{TABLE_DIR}/{{name}}.csv",
@@ -101,7 +100,7 @@ rule table:
 rule figure:
     input:
         rows=lambda wc: FIGURE_INPUTS[wc.name],
-        paper="config/paper_values.yaml",
+        paper=local("config/paper_values.yaml"),
     output:
         svg=report(
             f"{FIGURE_DIR}/{{name}}.svg",

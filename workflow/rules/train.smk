@@ -1,12 +1,6 @@
 # Every trained thing is a run; a job trains the experts of one part of it. The resume state is not declared: Snakemake
 # removes the declared outputs of a failed job, and what a stopped run needs to continue must outlive it.
 
-SHARED = [run.id for run in PLAN.runs.values() if workers_of(run) > 1]
-
-
-# Jobs of one rule ask a cluster for the same, so that they can be one array: what several workers share has its own.
-ruleorder: train_shared > train_seed > train_expert
-
 
 rule train_seed:
     input:
@@ -50,8 +44,3 @@ rule train_seed:
 use rule train_seed as train_expert with:
     wildcard_constraints:
         run="(?!seed-).+",
-
-
-use rule train_seed as train_shared with:
-    wildcard_constraints:
-        run="|".join(SHARED) or "(?!)",

@@ -1,0 +1,83 @@
+"""What the cluster profiles ask for: sbatch is a stand-in that writes down its arguments and refuses."""
+
+from itertools import pairwise
+
+import pytest
+import yaml
+
+from tests.workflow.conftest import ROOT, Project
+
+STAND_IN = """#!/bin/sh
+case $(basename "$0") in
+    sinfo) echo 'all*' ;;
+    sbatch) printf '%s\\0' "$@" > "$(mktemp "$CALLS/XXXXXX")"; exit 1 ;;
+esac
+"""
+
+
+def profile(name: str) -> dict:
+    return yaml.safe_load((ROOT / f"profiles/{name}/profile.yaml").read_text())
+
+
+@pytest.mark.parametrize("name", ["slurm", "kubernetes"])
+def test_a_cluster_profile_says_what_the_default_says(name):
+    assert profile("default").items() <= profile(name).items()
+
+
+def submitted(project: Project, *words: str) -> list[list[str]]:
+    """Arguments of every sbatch."""
+    calls, commands = project.folder / "calls", project.folder / "bin"
+    calls.mkdir()
+    commands.mkdir()
+    for name in ("sbatch", "sinfo", "squeue", "sacct", "scontrol", "sshare", "sacctmgr"):
+        (commands / name).write_text(STAND_IN)
+        (commands / name).chmod(0o755)
+    project.environment |= {"CALLS": str(calls), "PATH": f"{commands}:{project.environment['PATH']}"}
+    quick = ["--slurm-init-seconds-before-status-checks", "1", "--max-jobs-per-timespan", "1000/1s"]
+    done = project.run("snakemake", *words, *quick, "--workflow-profile", "profiles/slurm", check=False)
+    assert "sbatch failed" in done.stdout + done.stderr, done.stderr[-4000:]
+    return [path.read_text().rstrip("\0").split("\0") for path in calls.iterdir()]
+
+
+def value(call: list[str], option: str) -> str:
+    """Of `--option=value` or `--option value`; the last one counts."""
+    for word, following in reversed(list(pairwise([*call, ""]))):
+        if word == option:
+            return following
+        if word.startswith(f"{option}="):
+            return word.split("=", 1)[1]
+    return ""
+
+
+def test_each_of_256_experts_is_one_job_with_one_gpu_and_shared_directions_get_several(project):
+    experts = [f"results/paper/runs/soma-n256-s0/{i:03d}-{i:03d}/checkpoints.safetensors" for i in range(256)]
+    shared = "results/paper/runs/spsa-n1-p64-s0/000-000/checkpoints.safetensors"
+    (project.folder / "config/ddpp.yaml").write_text("compute: {ddpp: 8}")
+    for folder in ("corpus/train", "shards/clusters-n256", "shards/iid-n1", "shards/clusters-n1"):
+        (project.folder / "results/paper" / folder).mkdir(parents=True)
+    for seed in ("seed-d32-s0", "seed-d509-s0"):
+        file = project.folder / f"results/paper/runs/{seed}/000-000/checkpoints.safetensors"
+        file.parent.mkdir(parents=True)
+        file.touch()
+    configs = ["--configfile", "config/paper.yaml", "config/ddpp.yaml"]
+    calls = submitted(project, *experts, shared, "--preemptible-retries", "0", *configs)
+
+    assert len(calls) == 257
+    for call in calls:
+        gpus = 8 if "spsa-n1-p64-s0" in value(call, "--comment") else 1
+        assert value(call, "--gpus") == str(gpus)
+        assert value(call, "--cpus-per-task") == str(gpus)
+        assert value(call, "--mem") == str(8000 * gpus)
+        assert value(call, "-t") == "1440"
+        assert value(call, "--signal") == "TERM@300"
+        assert "--requeue" in call
+    assert len({value(call, "--comment") for call in calls}) == 257
+
+
+def test_the_kubernetes_profile_plans_the_whole_toy_campaign(project):
+    done = project.run(
+        "snakemake", "-n", "--workflow-profile", "profiles/kubernetes", "--configfile", "config/toy.yaml"
+    )
+    here = project.planned()
+    assert f"train_expert {here['train_expert']}" in " ".join((done.stdout + done.stderr).split())
+    assert not (project.folder / "results").exists()

@@ -1,0 +1,114 @@
+"""Records as this version of Snakemake writes and reads them, and which of them come back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from snakemake.persistence import MetadataRecord
+from snakemake.persistence.file import FilePersistence
+
+from soma import provenance
+from soma.errors import SomaError
+
+RESULTS = Path("results/one")
+LONG = f"{RESULTS}/{'long-name/' * 30}file.txt"
+"""Its record needs a folder: the name in base64 is longer than a file system allows."""
+
+
+@pytest.fixture
+def snakemake(tmp_path, monkeypatch):
+    """Snakemake's own store of records, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return FilePersistence(path=tmp_path / ".snakemake")
+
+
+def make(store: FilePersistence, target: str, params: str, text: str = "text") -> None:
+    path = Path(target)
+    if path.suffix:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    else:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "part").write_text(text)
+        (path / ".snakemake_timestamp").touch()
+    store._write_record(target, MetadataRecord(rule="rule", params=[params], record_format_version=6, job_hash=7))
+
+
+def params(store: FilePersistence, target: str) -> list[str] | None:
+    store._clear_cache()
+    record = store._read_record(target)
+    return record.params if record else None
+
+
+def forget(store: FilePersistence, *targets: str) -> None:
+    for target in targets:
+        store._delete_record(target)
+    for mark in Path(".snakemake/provenance").iterdir():
+        mark.unlink()
+
+
+def test_records_come_back_for_the_files_that_they_are_about(snakemake):
+    same, other, gone, folder = (f"{RESULTS}/{n}" for n in ("same.txt", "other.txt", "gone.txt", "folder"))
+    targets = (same, other, gone, folder, LONG)
+    for target in targets:
+        make(snakemake, target, "old")
+    make(snakemake, "results/two/else.txt", "old")
+    provenance.pack(RESULTS)
+    assert set(json.loads(provenance.packed(RESULTS).read_text())) == set(targets)
+    assert "job_hash" not in provenance.packed(RESULTS).read_text()
+
+    forget(snakemake, *targets)
+    make(snakemake, other, "new", "other text")
+    Path(gone).unlink()
+    (Path(folder) / ".snakemake_timestamp").unlink()
+    provenance.unpack(RESULTS)
+    assert [params(snakemake, t) for t in (same, gone, folder, LONG)] == [["old"]] * 4
+    assert params(snakemake, other) == ["new"]
+    assert (Path(folder) / ".snakemake_timestamp").stat().st_mtime < 4e8
+
+    # Not all belonged to the files here, so it looks again; now they do.
+    Path(other).write_text("text")
+    provenance.unpack(RESULTS)
+    assert params(snakemake, other) == ["old"]
+    # What Snakemake has recorded since is newer than a version that was handed over.
+    make(snakemake, same, "newest")
+    provenance.unpack(RESULTS)
+    assert params(snakemake, same) == ["newest"]
+
+
+def test_records_of_files_that_are_not_here_stay(snakemake):
+    here, gone = f"{RESULTS}/here.txt", f"{RESULTS}/gone.txt"
+    make(snakemake, here, "old")
+    make(snakemake, gone, "old")
+    provenance.pack(RESULTS)
+    Path(gone).unlink()
+    make(snakemake, here, "new", "other text")
+    provenance.pack(RESULTS)
+    found = json.loads(provenance.packed(RESULTS).read_text())
+    assert {target: entry["record"]["params"] for target, entry in found.items()} == {here: ["new"], gone: ["old"]}
+
+
+def test_a_folder_with_other_content_keeps_its_date(snakemake):
+    folder = f"{RESULTS}/folder"
+    make(snakemake, folder, "old")
+    provenance.pack(RESULTS)
+    (Path(folder) / "part").write_text("other text")
+    (Path(folder) / ".snakemake_timestamp").unlink()
+    provenance.unpack(RESULTS)
+    assert not (Path(folder) / ".snakemake_timestamp").exists()
+
+
+def test_without_results_nothing_is_written(snakemake):
+    provenance.unpack(RESULTS)
+    provenance.pack(RESULTS)
+    assert not Path("results").exists()
+
+
+def test_damage_is_a_sentence(snakemake):
+    path = provenance.packed(RESULTS)
+    path.parent.mkdir(parents=True)
+    path.write_text("<<<<<<< HEAD")
+    with pytest.raises(SomaError, match=r"git checkout HEAD results/one/provenance\.json"):
+        provenance.unpack(RESULTS)

@@ -1,0 +1,38 @@
+"""The whole toy campaign in DVC, through the dvc.yaml of the reference campaign: what a clone of it has and knows."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.dvc.repository import Repository, prepare
+
+pytestmark = [pytest.mark.workflow, pytest.mark.dvc]
+
+
+def test_a_clone_of_the_whole_campaign_has_nothing_to_do(toy, tmp_path):
+    shutil.copytree(toy.folder, tmp_path / "origin", symlinks=True)
+    origin = Repository(tmp_path / "origin")
+    prepare(origin, "toy", "--configfile config/toy.yaml")
+    origin.run("soma", "snapshot")
+    origin.dvc("push")
+    origin.commit("The toy campaign")
+
+    clone = origin.clone(tmp_path / "clone")
+    clone.configure(cache={"type": "hardlink"})
+    clone.dvc("pull")
+    clone.reverse_dates("toy")
+    said = clone.run("snakemake", "-n", "--cores", "2", "--configfile", "config/toy.yaml").stdout
+    assert "Nothing to be done" in said
+    assert "up to date" in clone.dvc("status")
+    assert clone.run("git", "status", "--porcelain").stdout == ""
+    assert "all as the manifest says" in clone.run("soma", "verify", "results/toy").stdout
+
+    numbers = json.loads(clone.dvc("metrics", "show", "--json"))[""]["data"]["results/toy/metrics.json"]["data"]
+    assert {"soma-n2", "spsa-n1-p8"} <= numbers["test loss"].keys() & numbers["external loss"].keys()
+    assert sum(numbers["verdicts"].values()) == len(numbers["claims"]) == 16
+    assert numbers["differences"]["C1"]["SOMA minus spsa-n1-p8"].keys() >= {"mean", "low", "high"}
+    clone.dvc("plots", "show")
+    page = (clone.folder / "dvc_plots/index.html").read_text()
+    assert "Test loss against arithmetic operations" in page
+    assert "SOMA N=2" in page
