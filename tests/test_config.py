@@ -46,6 +46,7 @@ def small() -> dict:
         ({"products": {"active": {"arms": ["soma-n2"], "pairs": "soma-n2"}}}, "fewer than three experts"),
         ({"products": {"sweep": {"batch": [24]}}}, r"holds 24, which is no multiple of the arm's 16"),
         ({"products": {"populations": {"arm": "soma-n2"}}}, "no `eggroll` arm"),
+        ({"products": {"inference": {"arms": ["soma-n8", "soma-n16", "pair-n4"]}}}, "`pair-n4`, which is not among"),
     ],
 )
 def test_a_bad_configuration_is_a_sentence_that_names_the_key(change, words):
@@ -55,7 +56,10 @@ def test_a_bad_configuration_is_a_sentence_that_names_the_key(change, words):
 
 
 def test_two_arms_that_are_the_same_run_are_refused():
-    twin = {"arms": {"twin": small()["arms"]["soma-n2"]}, "products": {"fixed_size": {"also": ["twin"]}}}
+    twin = {
+        "arms": {"twin": small()["arms"]["soma-n2"]},
+        "products": {"fixed_size": {"also": ["soma-n4", "soma-n8", "soma-n16", "twin"]}},
+    }
     with pytest.raises(SomaError, match="`soma-n2` and `twin` describe the same run"):
         make_plan(resolve(merge(small(), twin)))
 

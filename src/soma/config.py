@@ -121,6 +121,9 @@ class Config(Model):
         for name in (p.objective.arm, p.sweep.arm, *p.variance.arms, *p.reference.arms, *p.estimators.arms):
             if self.arms[name].method != "spsa":
                 raise ValueError(f"products measure the SPSA estimate of `{name}`, which trains by another method")
+        for name in p.inference.arms:
+            if name not in p.fixed_size.arms:
+                raise ValueError(f"products.inference.arms names `{name}`, which is not among products.fixed_size")
         if self.arms[p.populations.arm].method != "eggroll":
             raise ValueError(f"products.populations.arm is `{p.populations.arm}`, which is no `eggroll` arm")
         if self.arms[p.active.pairs].experts < 3:
