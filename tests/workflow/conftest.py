@@ -40,7 +40,7 @@ class Project:
 
     def snakemake(self, *words: str, config: str = "config/toy.yaml", check: bool = True):
         files = ["--configfile", config] if config else []
-        return self.run("snakemake", "--cores", "2", *files, *words, check=check)
+        return self.run("snakemake", *words, "--cores", "2", *files, check=check)  # --configfile takes what follows
 
     def planned(self, config: str = "config/toy.yaml") -> dict[str, int]:
         """Jobs of a dry run by rule; `all` and other rules without work of their own left out."""

@@ -31,7 +31,7 @@ def copied(toy, tmp_path) -> Project:
 
 
 def start(project: Project, *words: str) -> subprocess.Popen:
-    command = project.command("snakemake", "--cores", "1", "--configfile", "config/changed.yaml", *words)
+    command = project.command("snakemake", *words, "--cores", "1", "--configfile", "config/changed.yaml")
     return subprocess.Popen(
         command, cwd=project.folder, env=project.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

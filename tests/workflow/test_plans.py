@@ -51,7 +51,7 @@ def test_a_step_knows_the_code_that_it_runs():
 def test_an_edit_of_one_measurement_is_no_reason_to_repeat_another():
     names = {p.name for p in code_files("measure.active")}
     assert {"experts.py", "measured.py", "published.py"} <= names
-    assert not {"objective.py", "reference.py", "benchmark.py"} & names
+    assert not {"objective.py", "estimator_variance.py", "benchmark.py"} & names
 
 
 @pytest.mark.parametrize(

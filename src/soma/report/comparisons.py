@@ -30,7 +30,7 @@ def table5(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
                 _at_budget(row.zeroth_order, row.zeroth_order_interpolated, row.zeroth_order_runs),
                 _at_budget(row.bptt, row.bptt_interpolated, row.bptt_runs),
                 difference,
-                Cell(str(row.seeds), "measured", row.seeds),
+                Cell(str(row.seeds), "measured", row.seeds, run=row.run),
                 number(h100.get("soma"), "paper", 4),
                 number(h100.get("bptt"), "paper", 4),
             )

@@ -41,7 +41,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, 
         try:
             save_file(plain, temporary, metadata={"soma": record})
         except SafetensorError as error:  # hides the error of the system in its text
-            code = re.search(r"code: (\d+)", str(error))
+            code = re.search(r"os error (\d+)", str(error))
             if code is None:
                 raise
             raise OSError(int(code.group(1)), os.strerror(int(code.group(1))), str(path)) from None
