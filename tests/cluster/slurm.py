@@ -6,10 +6,12 @@ import getpass
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
@@ -85,6 +87,7 @@ class Slurm:
             for daemon in reversed(self._daemons):
                 daemon.terminate()
                 daemon.wait(timeout=30)
+            self._kill_orphans()
 
     def run(self, *words: str) -> str:
         """What a command of Slurm prints."""
@@ -113,6 +116,13 @@ class Slurm:
             time.sleep(0.1)
         said = "\n".join(p.read_text()[-2000:] for p in sorted(self.folder.glob("*.out")))
         raise AssertionError(f"waited too long for {what}:\n{said}")
+
+    def _kill_orphans(self) -> None:
+        """Processes of jobs that Slurm lost sight of: Snakemake can lock up when SIGTERM meets a job's error."""
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if f"PATH={self.folder}/bin:".encode() in (process / "environ").read_bytes():
+                    os.kill(int(process.name), signal.SIGKILL)
 
     def _spawn(self, name: str, *options: str) -> None:
         with (self.folder / f"{name}.out").open("wb") as out:

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (apt-get install slurm-wlm munge)"),
 ]
 
-ARM = {"operations": None, "updates": 300, "seeds": [0], "width": 16}  # some seconds: long enough to be caught
+ARM = {"operations": None, "updates": 250, "seeds": [0], "width": 16}  # some seconds: long enough to be caught
 CAMPAIGN = {
     "campaign": "tiny",
     "compute": {"experts_per_job": 1, "ddpp": 2, "save_every": 0.2},
@@ -37,7 +37,7 @@ READY = ("shards/iid-n1", "shards/clusters-n2", "runs/seed-d16-s0/000-000/checkp
 EXPERTS, SHARED = ("soma-n2-s0/000-000", "soma-n2-s0/001-001"), "spsa-n1-p8-s0/000-000"
 PARTS = (*EXPERTS, SHARED)
 TARGETS = [f"results/tiny/runs/{part}/checkpoints.safetensors" for part in PARTS]
-QUICK = ["--slurm-init-seconds-before-status-checks", "5", "--latency-wait", "5"]  # the profile is for jobs of hours
+QUICK = ["--slurm-init-seconds-before-status-checks", "3", "--latency-wait", "5"]  # the profile is for jobs of hours
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def copy_of(project: Project, folder: Path) -> Project:
 
 def test_lost_jobs_continue_and_end_with_the_same_bytes(prepared, slurm, tmp_path):
     """One is cancelled, one gets the signal that precedes a time limit, one is queued again by Slurm itself."""
-    project = copy_of(prepared, tmp_path / "slurm")
+    project, undisturbed = (copy_of(prepared, tmp_path / name) for name in ("slurm", "local"))
     command = project.command("snakemake", *TARGETS, "--workflow-profile", "profiles/slurm", *QUICK)
     requeued = ""
     lose = {
@@ -104,6 +104,7 @@ def test_lost_jobs_continue_and_end_with_the_same_bytes(prepared, slurm, tmp_pat
                         requeued = job if part == SHARED else requeued
                 time.sleep(0.05)
             slurm.start_now(requeued)
+            local(undisturbed, *TARGETS)  # while Snakemake waits to look again
             assert snakemake.wait(timeout=240) == 0
         finally:
             snakemake.kill()
@@ -114,8 +115,6 @@ def test_lost_jobs_continue_and_end_with_the_same_bytes(prepared, slurm, tmp_pat
     assert [part for part, log in logs.items() if "continuing after update" not in log.read_text()] == []
     assert said.count("Trying to restart job") == 2
 
-    undisturbed = copy_of(prepared, tmp_path / "local")
-    local(undisturbed, *TARGETS)
     for part in PARTS:
         for name in ("checkpoints.safetensors", "history.parquet"):
             first, second = (p.folder / f"results/tiny/runs/{part}/{name}" for p in (undisturbed, project))
