@@ -56,7 +56,7 @@ SINGLE = {
     "variance": {"arms": ["soma-n4"], "n_pert": [4]},
     "reference": {"arms": ["soma-n4"], "settings": [[8, 16]]},
     "active": {"arms": ["soma-n4"], "pairs": "soma-n4"},
-    "inference": {"arms": ["soma-n4"], "many": "soma-n4", "few": "soma-n4"},
+    "inference": {"arms": ["soma-n2"], "many": "soma-n2", "few": "soma-n2"},
     "controls": {"random": "soma-n2-random", "sizes": ["spsa-n1-d16"], "single": "spsa-n1-d16"},
     "estimators": {"arms": ["est-sparse"]},
 }
