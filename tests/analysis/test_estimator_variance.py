@@ -8,12 +8,12 @@ from soma.analysis.estimator_variance import estimator_variance
 from soma.analysis.gradients import exact_gradients
 from soma.analysis.variance import activity
 from soma.estimators import spsa
-from soma.forward.double import DoubleEngine
+from soma.forward.torch_engine import TorchEngine
 from soma.probes import Probes
 from soma.rng import Stream
 from tests.analysis.problem import SPEC, assert_near, ensemble
 
-ENGINE = DoubleEngine(torch.device("cpu"))
+ENGINE = TorchEngine(torch.device("cpu"), torch.float64)
 THETA, HEAD, TOKENS = ensemble(1, 1, 2, 5)
 M = SPEC.size
 

@@ -7,14 +7,13 @@ from soma.analysis import objective
 from soma.analysis.gradients import exact_gradients
 from soma.analysis.objective import Pool, batch_probe_trade_off, measure_pool, separable_variance
 from soma.estimators.spsa import estimate
-from soma.forward.double import DoubleEngine
 from soma.forward.torch_engine import TorchEngine
 from soma.probes import Probes
 from soma.rng import Stream
 from tests.analysis.problem import SPEC, assert_near, ensemble
 
 CPU = torch.device("cpu")
-DOUBLE = DoubleEngine(CPU)
+DOUBLE = TorchEngine(CPU, torch.float64)
 
 # ------------------------------------------------------------------------------------- independent against summed
 

@@ -8,7 +8,6 @@ from soma.analysis.gradients import exact_gradients, sequence_gradients
 from soma.analysis.variance import activity, ensemble_variance
 from soma.estimators.bptt import gradient
 from soma.estimators.spsa import estimate
-from soma.forward.double import DoubleEngine
 from soma.forward.reference import ReferenceEngine
 from soma.forward.torch_engine import TorchEngine
 from soma.probes import Probes
@@ -16,7 +15,7 @@ from soma.rng import Stream
 from tests.analysis.problem import SPEC, assert_near, ensemble
 
 CPU = torch.device("cpu")
-DOUBLE = DoubleEngine(CPU)
+DOUBLE = TorchEngine(CPU, torch.float64)
 
 
 @pytest.mark.parametrize("budget", [1, 1 << 26])

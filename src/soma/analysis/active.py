@@ -6,8 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from soma.analysis.bootstrap import interval_columns, percentile_interval, seed_interval
-from soma.analysis.contrasts import difference_row, scores_of
+from soma.analysis.contrasts import difference_row, loss_columns, scores_of
 from soma.analysis.scores import Scores
 from soma.plan import Plan
 
@@ -24,9 +23,8 @@ def losses(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
         runs = plan.arm_runs[arm]
         for k in range(1, runs[0].experts + 1):
             mean, draws = scores.loss([(run.id, run.updates, "last", k) for run in runs])
-            interval = percentile_interval(float(mean.mean()), draws.mean(axis=1))
             where = {"arm": arm, "experts": runs[0].experts, "k": k, "run": " ".join(run.id for run in runs)}
-            out.append(where | interval_columns("loss", interval, seed_interval(mean)) | {"seeds": len(runs)})
+            out.append(where | loss_columns(mean, draws) | {"seeds": len(runs)})
     return pd.DataFrame(out)
 
 

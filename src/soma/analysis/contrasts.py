@@ -78,9 +78,14 @@ def loss_row(plan: Plan, scores: Scores, side: Side) -> dict[str, Any]:
     """Loss of an arm, mean over its seeds."""
     runs = _runs(plan, side.arm, plan.arms[side.arm].seeds)
     mean, draws = scores.loss([side.key(plan, run) for run in runs])
-    interval = percentile_interval(float(mean.mean()), draws.mean(axis=1))
     where = {"arm": side.arm, "seeds": len(runs), "run": " ".join(run.id for run in runs)}
-    return where | interval_columns("loss", interval, seed_interval(mean))
+    return where | loss_columns(mean, draws)
+
+
+def loss_columns(per_seed: NDArray[np.float64], draws: NDArray[np.float64]) -> dict[str, Any]:
+    """A loss, mean over seeds, with its intervals; arguments as in `difference_row`."""
+    interval = percentile_interval(float(per_seed.mean()), draws.mean(axis=1))
+    return interval_columns("loss", interval, seed_interval(per_seed))
 
 
 def at_equal_cost(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from soma.analysis.bootstrap import interval_columns, percentile_interval, seed_interval
-from soma.analysis.contrasts import Side, contrast, scores_of
+from soma.analysis.bootstrap import interval_columns, percentile_interval
+from soma.analysis.contrasts import Side, contrast, loss_row, scores_of
 from soma.analysis.scores import Scores
 from soma.plan import Plan
 from soma.rows import ITERATES
@@ -66,11 +66,5 @@ def _arm_losses(plan: Plan, arm: str, scores: Scores) -> list[dict[str, object]]
                     out.append(
                         base | {"run": run.id, "seed": run.seed, "seeds": 1} | interval_columns("loss", interval, None)
                     )
-                interval = percentile_interval(float(mean.mean()), draws.mean(axis=1))
-                ids = " ".join(run.id for run in runs)
-                out.append(
-                    base
-                    | {"run": ids, "seed": None, "seeds": len(runs)}
-                    | interval_columns("loss", interval, seed_interval(mean))
-                )
+                out.append(base | {"seed": None} | loss_row(plan, scores, Side(arm, update, iterate, k)))
     return out

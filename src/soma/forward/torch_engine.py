@@ -1,4 +1,4 @@
-"""The portable engine: perturbed copies in float32 batches, chunked over copies and time so that they fit."""
+"""The portable engine: perturbed copies in float32 (or float64), chunked over copies and time so that they fit."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class TorchEngine(Engine):
 
     name = "torch"
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
+        """dtype: float64 for measurements that need precision and many directions; steps stay rounded to float32."""
+        self.device, self.dtype = device, dtype
 
     def losses(
         self,
@@ -39,6 +40,7 @@ class TorchEngine(Engine):
         eps: list[float],
         signs: tuple[int, ...] = (1, -1),
     ) -> NDArray[np.float64]:
+        theta, head = theta.to(self.dtype), head.to(self.dtype)
         experts, directions = len(probes.experts), len(probes.directions)
         chunk = self._copies(spec, tokens) // len(signs) or 1
         out = np.empty((experts, directions, len(signs)))
@@ -54,6 +56,7 @@ class TorchEngine(Engine):
     def token_losses(
         self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]
     ) -> NDArray[np.float64]:
+        theta, head = theta.to(self.dtype), head.to(self.dtype)
         rows = self._rows(spec, tokens)
         out = np.empty((*tokens.shape[:2], tokens.shape[2] - 1))
         for e in range(tokens.shape[0]):
@@ -64,6 +67,7 @@ class TorchEngine(Engine):
         return out
 
     def hidden(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
+        theta, head = theta.to(self.dtype), head.to(self.dtype)
         return torch.stack(
             [
                 torch.cat([h[0] for h, _ in self._blocks(spec, theta[e : e + 1], head[e], tokens[e])], dim=1)

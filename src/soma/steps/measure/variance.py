@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 
 from soma.analysis.variance import ensemble_variance
-from soma.forward.double import DoubleEngine
+from soma.forward.torch_engine import TorchEngine
 from soma.steps.measured import Inputs
 from soma.steps.published import Published
 
@@ -28,7 +28,7 @@ def _of_run(at: Inputs, opened: Published) -> Iterator[pd.DataFrame]:
             for chunk in range(product["chunks"])
         ]
     )
-    double = DoubleEngine(torch.device(at.compute.device))
+    double = TorchEngine(torch.device(at.compute.device), torch.float64)
     engines = {
         f"fp32 ({at.engine.name})": (at.engine, product["probes"]),
         "fp64": (double, product["probes"]),
