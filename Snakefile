@@ -58,7 +58,7 @@ rule routing:
 
 rule runs:
     input:
-        [file for run in PLAN.runs.values() for file in checkpoints_of(run)],
+        opened(PLAN.runs.values()),
 
 
 rule evaluation:

@@ -100,6 +100,8 @@ class Plan:
 
 
 MEASUREMENTS = ("variance", "objective", "reference", "active", "inference", "estimator-variance", "precision")
+EARLY = ("variance", "reference")
+"""Those that also open earlier milestones."""
 
 
 def run_id(arm: str, seed: int) -> str:
@@ -185,7 +187,8 @@ def _evaluation(plan: Plan, group: str) -> list[dict[str, Any]]:
 def _measurement(plan: Plan, name: str) -> dict[str, Any]:
     """The runs of a measurement and the settings of its product."""
     products = plan.config.products.model_dump(mode="json")
-    out: dict[str, Any] = {"seed": plan.config.seed, "runs": [plan.published(run) for run in plan.measured_runs(name)]}
+    runs = [plan.published(run) for run in plan.measured_runs(name)]
+    out: dict[str, Any] = {"seed": plan.config.seed, "runs": runs, "milestones": name in EARLY}
     product = "estimators" if name == "estimator-variance" else name
     out["product"] = {key: value for key, value in products[product].items() if key not in ("arms", "arm")}
     if name == "inference":

@@ -50,13 +50,13 @@ def value(call: list[str], option: str) -> str:
 
 
 def test_each_of_256_experts_is_one_job_with_one_gpu_and_shared_directions_get_several(project):
-    experts = [f"results/paper/runs/soma-n256-s0/{i:03d}-{i:03d}/checkpoints.safetensors" for i in range(256)]
-    shared = "results/paper/runs/spsa-n1-p64-s0/000-000/checkpoints.safetensors"
+    experts = [f"results/paper/runs/soma-n256-s0/{i:03d}-{i:03d}/weights.safetensors" for i in range(256)]
+    shared = "results/paper/runs/spsa-n1-p64-s0/000-000/weights.safetensors"
     (project.folder / "config/ddpp.yaml").write_text("compute: {ddpp: 8}")
     for folder in ("corpus/train", "shards/clusters-n256", "shards/iid-n1", "shards/clusters-n1"):
         (project.folder / "results/paper" / folder).mkdir(parents=True)
     for seed in ("seed-d32-s0", "seed-d509-s0"):
-        file = project.folder / f"results/paper/runs/{seed}/000-000/checkpoints.safetensors"
+        file = project.folder / f"results/paper/runs/{seed}/000-000/weights.safetensors"
         file.parent.mkdir(parents=True)
         file.touch()
     configs = ["--configfile", "config/paper.yaml", "config/ddpp.yaml"]

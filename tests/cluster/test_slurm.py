@@ -33,10 +33,10 @@ CAMPAIGN = {
     "arms": {"soma-n2": ARM, "spsa-n1-p8": ARM},
 }
 OVERLAY = "config/changed.yaml"
-READY = ("shards/iid-n1", "shards/clusters-n2", "runs/seed-d16-s0/000-000/checkpoints.safetensors")
+READY = ("shards/iid-n1", "shards/clusters-n2", "runs/seed-d16-s0/000-000/weights.safetensors")
 EXPERTS, SHARED = ("soma-n2-s0/000-000", "soma-n2-s0/001-001"), "spsa-n1-p8-s0/000-000"
 PARTS = (*EXPERTS, SHARED)
-TARGETS = [f"results/tiny/runs/{part}/checkpoints.safetensors" for part in PARTS]
+TARGETS = [f"results/tiny/runs/{part}/weights.safetensors" for part in PARTS]
 QUICK = ["--slurm-init-seconds-before-status-checks", "3", "--latency-wait", "5"]  # the profile is for jobs of hours
 
 
@@ -116,6 +116,6 @@ def test_lost_jobs_continue_and_end_with_the_same_bytes(prepared, slurm, tmp_pat
     assert said.count("Trying to restart job") == 2
 
     for part in PARTS:
-        for name in ("checkpoints.safetensors", "history.parquet"):
+        for name in ("weights.safetensors", "history.parquet"):
             first, second = (p.folder / f"results/tiny/runs/{part}/{name}" for p in (undisturbed, project))
             assert sha256_file(first) == sha256_file(second), f"{part}/{name}"

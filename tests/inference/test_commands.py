@@ -17,7 +17,7 @@ from soma.inference import Ensemble
 from soma.manifest import write_json
 from soma.runs import RunSpec
 from soma.settings.training import Training
-from soma.training.checkpoint import ITERATES, save_tensors, tensor_name
+from soma.training.checkpoint import ITERATES, publish, tensor_name
 
 
 @pytest.fixture
@@ -128,8 +128,8 @@ def campaign(tiny: Tiny, folder: Path) -> Path:
             tensors[tensor_name(e, 2, iterate, "head")] = heads[e] + 0
     part = folder / "runs/soma-n5-s0/000-004"
     part.mkdir(parents=True)
-    save_tensors(part / "checkpoints.safetensors", tensors, {"run": run.id, "part": "000-004"})
-    write_json(part / "run.json", {"run": run.model_dump(mode="json"), "checkpoints_sha256": "abc"})
+    publish(part, run, "000-004", tensors, "")
+    write_json(part / "run.json", {"run": run.model_dump(mode="json"), "weights_sha256": "abc"})
     (folder / "routing").mkdir()
     (folder / "routing/features").symlink_to(tiny.features)
     (folder / "routing/router-n5").symlink_to(tiny.router)

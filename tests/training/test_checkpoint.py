@@ -3,7 +3,7 @@ import torch
 from safetensors.torch import save_file
 
 from soma.errors import SomaError
-from soma.training.checkpoint import Checkpoints, load_tensors, save_tensors, tensor_name
+from soma.training.checkpoint import MILESTONES, Checkpoints, load_tensors, publish, save_tensors, tensor_name
 from tests.training.test_loop import spec, trainer
 
 
@@ -63,14 +63,13 @@ def published(tmp_path):
     run = spec(updates=2)
     t = trainer(run)
     t.train(lambda: None)
-    path = tmp_path / "000-001.safetensors"
-    save_tensors(path, t.progress.kept, {"run": run.id, "part": "000-001"})
-    return run, t, path
+    publish(tmp_path, run, "000-001", t.progress.kept, "")
+    return run, t, tmp_path
 
 
 def test_open_gives_the_weights_of_every_expert(published):
     run, t, path = published
-    opened = Checkpoints.open(run, {"000-001": path})
+    opened = Checkpoints.open(run, {"000-001": path}, milestones=True)
     assert torch.equal(opened.bodies(2, "last"), t.learner.theta)
     assert torch.equal(opened.heads(2, "average"), t.progress.average["head"])
 
@@ -84,9 +83,17 @@ def test_another_runs_file_a_missing_and_a_misshapen_tensor(published, tmp_path)
         Checkpoints.open(wider, {"000-001": path})
     kept = dict(t.progress.kept)
     del kept[tensor_name(1, 2, "average", "body")]
-    save_tensors(path, kept, {"run": run.id, "part": "000-001"})
-    with pytest.raises(SomaError, match=r"lacks the tensor 001\.00000002\.average\.body"):
-        Checkpoints.open(run, {"000-001": path})
+    publish(path, run, "000-001", kept, "")
+    with pytest.raises(SomaError, match=r"milestones\.safetensors lacks the tensor 001\.00000002\.average\.body"):
+        Checkpoints.open(run, {"000-001": path}, milestones=True)
+
+
+def test_the_final_weights_are_enough_without_the_milestones(published):
+    run, t, path = published
+    (path / MILESTONES).unlink()
+    assert torch.equal(Checkpoints.open(run, {"000-001": path}).bodies(2, "last"), t.learner.theta)
+    with pytest.raises(SomaError, match=r"milestones\.safetensors is missing"):
+        Checkpoints.open(run, {"000-001": path}, milestones=True)
 
 
 def test_facts_are_part_of_the_hash(tmp_path):

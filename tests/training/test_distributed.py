@@ -19,6 +19,7 @@ from soma.manifest import sha256_file, write_json
 from soma.rng import Stream
 from soma.routing.shards import build_shards
 from soma.settings.data import Data, TextSource
+from soma.training.checkpoint import MILESTONES, WEIGHTS, load_tensors
 from tests.training.test_loop import spec
 
 root_folder = Path(__file__).parent.parent.parent
@@ -72,16 +73,14 @@ def train(folder, name, workers, **compute):
 @pytest.mark.parametrize(("engine", "counts"), [("auto", (1, 2, 3, 4)), ("torch", (1, 3))])
 def test_any_number_of_workers_gives_the_same_bytes(inputs, engine, counts):
     folders = {w: train(inputs, f"{engine}{w}", w, engine=engine) for w in counts}
-    hashes = {w: sha256_file(folder / "checkpoints.safetensors") for w, folder in folders.items()}
+    hashes = {w: tuple(sha256_file(folder / f) for f in (WEIGHTS, MILESTONES)) for w, folder in folders.items()}
     assert len(set(hashes.values())) == 1, hashes
     assert json.loads((folders[3] / "cost.json").read_text())["devices"] == 3
 
 
 def test_dense_exchange_is_the_same_estimate_up_to_rounding(inputs):
     one, dense = train(inputs, "seeds1", 1), train(inputs, "dense2", 2, exchange="dense")
-    from soma.training.checkpoint import load_tensors
-
-    a, b = (load_tensors(folder / "checkpoints.safetensors")[0] for folder in (one, dense))
+    a, b = (load_tensors(folder / WEIGHTS)[0] for folder in (one, dense))
     for name, tensor in a.items():
         assert np.allclose(tensor.numpy(), b[name].numpy(), rtol=1e-3, atol=1e-4), name
 
@@ -107,6 +106,6 @@ def test_a_lost_worker_ends_the_run_and_another_number_of_workers_continues_it(i
         assert not (inputs / "out-lost").exists()
         assert state.exists(), errors[-2000:]
         again = train(inputs, "lost", 2)
-        assert sha256_file(again / "checkpoints.safetensors") == sha256_file(whole / "checkpoints.safetensors")
+        assert sha256_file(again / WEIGHTS) == sha256_file(whole / WEIGHTS)
     finally:
         write_json(inputs / "run.json", spec(experts=1, updates=20, n_pert=5, accumulation=2).model_dump(mode="json"))

@@ -16,7 +16,7 @@ from tests.workflow.conftest import Project
 from tests.workflow.test_toy import train_command
 
 pytestmark = pytest.mark.workflow
-TARGET = "results/toy/runs/soma-n2-s0/000-001/checkpoints.safetensors"
+TARGET = "results/toy/runs/soma-n2-s0/000-001/weights.safetensors"
 
 
 @pytest.fixture
@@ -72,6 +72,8 @@ def same_bytes(project: Project, toy: Project) -> bool:
 def test_snakemake_killed_and_started_again_ends_with_the_same_bytes(toy, copied):
     running = start(copied, TARGET)
     wait_for(state(copied).exists)
+    for trainer in wait_for(lambda: trainers(copied)):
+        os.kill(trainer, signal.SIGSTOP)  # it must not end before it is killed, however slow the second Snakemake is
     second = copied.snakemake(TARGET, config="config/changed.yaml", check=False)
     assert second.returncode != 0
     assert "lock" in second.stdout + second.stderr  # two on one folder: the second says so and touches nothing
@@ -120,8 +122,8 @@ def test_a_full_disk_is_one_sentence_and_the_last_state_goes_on(toy, tmp_path):
         assert ("continuing after update" in done.stderr) == saved
     finally:
         subprocess.run(["umount", str(small)], check=True)
-    whole = toy.folder / "results/toy/runs/soma-n2-s0/000-001/checkpoints.safetensors"
-    assert sha256_file(tmp_path / "out/000-001/checkpoints.safetensors") == sha256_file(whole)
+    whole = toy.folder / "results/toy/runs/soma-n2-s0/000-001/weights.safetensors"
+    assert sha256_file(tmp_path / "out/000-001/weights.safetensors") == sha256_file(whole)
 
 
 @needs_root

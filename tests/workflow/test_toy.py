@@ -108,7 +108,8 @@ def test_every_measured_cell_leads_to_its_run_configuration_data_code_and_checkp
         for part in parts:
             record = json.loads((part / "run.json").read_text())
             assert record["run"] == settings
-            assert record["checkpoints_sha256"] == sha256_file(part / "checkpoints.safetensors")
+            for name in ("weights", "milestones"):
+                assert record[f"{name}_sha256"] == sha256_file(part / f"{name}.safetensors")
             assert record["corpus_sha256"] == manifest["files"]["bytes.bin"]["sha256"]
             assert record["engine"]
             assert record["soma"]
@@ -163,7 +164,7 @@ def test_from_nothing_again_gives_the_same_bytes(toy, tmp_path):
     again.snakemake(*(f"results/toy/tables/{name}.md" for name in AGAIN))
     first, second = (p.folder / "results/toy" for p in (toy, again))
     names = [f"tables/{name}.{suffix}" for name in AGAIN for suffix in ("md", "csv", "html")]
-    patterns = ("runs/*/*/checkpoints.safetensors", "runs/*/*/history.parquet", "evaluation/*/*", "measurements/*")
+    patterns = ("runs/*/*/*.safetensors", "runs/*/*/history.parquet", "evaluation/*/*", "measurements/*")
     for pattern in (*patterns, "corpus/*/*", "sets/*", "shards/*/*"):
         names += [str(p.relative_to(second)) for p in second.glob(pattern)]
     assert len(names) > 80
@@ -256,7 +257,7 @@ def test_a_killed_training_job_ends_with_the_same_bytes(toy, tmp_path, how):
     assert state.exists()
     subprocess.run(command, env=toy.environment, check=True, stderr=subprocess.DEVNULL)
     whole = toy.folder / "results/toy/runs/soma-n2-s0/000-001"
-    for name in ("checkpoints.safetensors", "history.parquet"):
+    for name in ("weights.safetensors", "milestones.safetensors", "history.parquet"):
         assert sha256_file(output / name) == sha256_file(whole / name)
     assert not resume.exists()
     assert len(json.loads((output / "cost.json").read_text())["ledger"]["sessions"]) >= 2
@@ -269,9 +270,9 @@ def test_a_damaged_start_checkpoint_stops_the_job_with_one_sentence(toy, tmp_pat
     start.mkdir(parents=True)
     for path in (toy.folder / "results/toy/runs/seed-d16-s0/000-000").iterdir():
         (start / path.name).write_bytes(path.read_bytes())
-    data = bytearray((start / "checkpoints.safetensors").read_bytes())
+    data = bytearray((start / "weights.safetensors").read_bytes())
     data[-1] ^= 1
-    (start / "checkpoints.safetensors").write_bytes(data)
+    (start / "weights.safetensors").write_bytes(data)
     command[command.index("--runs") + 1] = str(tmp_path / "runs")
     done = subprocess.run(command, env=toy.environment, check=False, capture_output=True, text=True)
     assert done.returncode == 1

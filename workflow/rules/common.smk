@@ -5,6 +5,7 @@ from pathlib import Path
 from soma import provenance
 from soma.errors import SomaError
 from soma.manifest import write_json
+from soma.plan import EARLY
 from soma.plan import MEASUREMENTS as MEASUREMENTS_OF_RUNS
 from soma.plan import make_plan, settings_files
 from soma.steps.campaign import write_manifest
@@ -65,17 +66,11 @@ def parts_of(run):
     return [f"{RUNS}/{run.id}/{part}" for part in PLAN.parts(run)]
 
 
-def checkpoints_of(run):
-    return [f"{folder}/checkpoints.safetensors" for folder in parts_of(run)]
-
-
 def started_from(run, part):
-    """Checkpoints of other runs that the experts of a part start from, and of the head that they share."""
+    """Weights of other runs that the experts of a part start from, and of the head that they share."""
     run = PLAN.runs[run]
     folders = [*PLAN.start_folders(run, part), *filter(None, [PLAN.head_folder(run)])]
-    return [
-        f"{RUNS}/{folder}/checkpoints.safetensors" for folder in dict.fromkeys(folders)
-    ]
+    return [f"{RUNS}/{folder}/weights.safetensors" for folder in dict.fromkeys(folders)]
 
 
 def workers_of(run):

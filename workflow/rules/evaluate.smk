@@ -3,9 +3,15 @@
 PRODUCTS = CONFIG.products
 
 
-def opened(runs):
-    """Files that a step needs to open trained runs: their checkpoints, and those of the heads they share."""
-    return [file for run in PLAN.files(runs) for file in checkpoints_of(run)]
+def opened(runs, milestones=False):
+    """Files that a step needs to open trained runs: their weights, and those of the heads they share."""
+    names = ["weights", "milestones"][: 1 + milestones]
+    return [
+        f"{folder}/{name}.safetensors"
+        for run in PLAN.files(runs)
+        for folder in parts_of(run)
+        for name in names
+    ]
 
 
 def routers_of(runs):
@@ -23,7 +29,7 @@ def group_runs(group):
 rule evaluate:
     input:
         windows=f"{SETS}/{{role}}.parquet",
-        checkpoints=lambda wc: opened(group_runs(wc.group)),
+        checkpoints=lambda wc: opened(group_runs(wc.group), milestones=True),
         routers=lambda wc: routers_of(group_runs(wc.group)),
     output:
         f"{EVALUATION}/{{role}}/{{group}}.parquet",
@@ -49,7 +55,9 @@ rule measure:
     input:
         train=f"{CORPUS}/train",
         validation=f"{SETS}/validation.parquet",
-        checkpoints=lambda wc: opened(PLAN.measured_runs(wc.measured)),
+        checkpoints=lambda wc: opened(
+            PLAN.measured_runs(wc.measured), milestones=wc.measured in EARLY
+        ),
         shards=lambda wc: sorted(
             {f"{SHARDS}/{run.shards}" for run in PLAN.measured_runs(wc.measured)}
         ),
@@ -152,7 +160,7 @@ rule evaluate_chosen:
     input:
         tuning=f"{MEASUREMENTS}/tuning.parquet",
         windows=f"{SETS}/test.parquet",
-        checkpoints=opened(group_runs("tuning")),
+        checkpoints=opened(group_runs("tuning"), milestones=True),
         routers=routers_of(group_runs("tuning")),
     output:
         f"{MEASUREMENTS}/tuning-test.parquet",

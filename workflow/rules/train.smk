@@ -8,7 +8,8 @@ rule train_seed:
         shards=lambda wc: f"{SHARDS}/{PLAN.runs[wc.run].shards}",
         start=lambda wc: started_from(wc.run, wc.part),
     output:
-        checkpoints=f"{RUNS}/{{run}}/{{part}}/checkpoints.safetensors",
+        weights=f"{RUNS}/{{run}}/{{part}}/weights.safetensors",
+        milestones=f"{RUNS}/{{run}}/{{part}}/milestones.safetensors",
         history=f"{RUNS}/{{run}}/{{part}}/history.parquet",
         cost=f"{RUNS}/{{run}}/{{part}}/cost.json",
         record=f"{RUNS}/{{run}}/{{part}}/run.json",

@@ -21,6 +21,9 @@ RATES = {
 _UNCHECKED = ("logs", "benchmarks", "resume", "settings", "report.html", "manifest.json", "provenance.json")
 """What a manifest leaves out: what another run of the same campaign may write differently."""
 
+_STAYS = ("milestones.safetensors", "vectors.npy")
+"""Files that DVC leaves where they were made (.dvcignore): a clone without them is whole."""
+
 
 def plan(configfile: Sequence[Path], rate: float | None) -> None:
     """Print what a campaign will cost."""
@@ -36,13 +39,17 @@ def status(configfile: Sequence[Path]) -> None:
 def verify(results: Path) -> None:
     """Print every file that is wrong, missing or extra.
 
+    What DVC leaves out is checked where it is, and not missed elsewhere.
+
     Raises:
         SomaError: if there is one.
     """
     known = read_json(results / "manifest.json")["files"]
     found = _checked_files(results)
     wrong = [name for name in sorted(known.keys() & found) if _differs(results / name, known[name])]
-    problems = [("wrong", wrong), ("missing", sorted(known.keys() - found)), ("extra", sorted(found - known.keys()))]
+    absent = known.keys() - found
+    missed = sorted(name for name in absent if Path(name).name not in _STAYS)
+    problems = [("wrong", wrong), ("missing", missed), ("extra", sorted(found - known.keys()))]
     for problem, names in problems:
         for name in names:
             print(f"{problem:8} {results / name}")
@@ -52,7 +59,8 @@ def verify(results: Path) -> None:
             f"{results}: {count} of {len(known)} files are not as the manifest says; delete what is wrong or extra and "
             "run snakemake again."
         )
-    print(f"{results}: {len(known)} files, all as the manifest says")
+    elsewhere = f" ({len(absent)} more stay where they were made)" if absent else ""
+    print(f"{results}: {len(known.keys() & found)} files, all as the manifest says{elsewhere}")
 
 
 def write_manifest(results: Path) -> None:
@@ -104,9 +112,13 @@ def _plan_lines(found: Plan, rate: float | None) -> list[str]:
     lines.append("device-hours of the updates (validation, evaluation, preprocessing and measurements excluded)")
     for name, per_second in (RATES | ({"--rate": rate} if rate else {})).items():
         lines.append(f"  {significant(total / per_second / 3600):>10} h  at {per_second:.3g}/s: {name}")
-    weights = sum(2 * 4 * run.parameters * len(run.milestones) for run in runs)
-    memory = sum(2 * 4 * run.parameters for run in runs if run.keep_memory)
-    lines += ["", f"disk: {significant((weights + memory) / 1e9)} GB of checkpoints"]
+    final = sum(4 * run.parameters * (3 if run.keep_memory else 1) for run in runs)
+    milestones = sum(4 * run.parameters * (2 * len(run.milestones) - 1) for run in runs)
+    lines += [
+        "",
+        f"disk: {significant(final / 1e9)} GB of final weights, {significant(milestones / 1e9)} GB of earlier "
+        "milestones and averages, which DVC leaves out",
+    ]
     held = getattr(found.config.data.train, "bytes", None)
     if held:
         vectors = held // found.config.data.window * found.config.routing.svd * 4

@@ -47,7 +47,7 @@ def evaluate_entries(
     """Rows of `soma.evaluate.evaluate` of every run."""
     frames = []
     for entry in entries:
-        opened, active = Published.open(entry, runs), entry["active"]
+        opened, active = Published.open(entry, runs, milestones=True), entry["active"]
         selected = routers.select(opened.run, data, max(active))
         frames.append(evaluate(opened.run, opened.checkpoints, opened.shared_head, selected, data, engine, active))
     return pd.concat(frames, ignore_index=True)

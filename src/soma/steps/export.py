@@ -65,7 +65,7 @@ def export_run(
         "parts": [names[p] for p in parts],
         "head": names[head] if head else None,
     }
-    opened = Published.open(entry, runs)
+    opened = Published.open(entry, runs, milestones=iterate == "average")
     shared = opened.shared_head
     windows = read_json(campaign / "sets" / "validation.json")
     routed = run.settings.partition == "clusters" and run.experts > 1
@@ -83,8 +83,14 @@ def export_run(
         features=campaign / "routing" / "features" if routed else None,
         router=campaign / "routing" / f"router-n{run.experts}" if routed else None,
         facts=_facts(campaign, run, iterate),
-        sources={name: read_json(part / "run.json").get("checkpoints_sha256") for part, name in names.items()},
+        sources={name: _source_hash(part, "last" if part == head else iterate) for part, name in names.items()},
     )
+
+
+def _source_hash(part: Path, iterate: Iterate) -> str | None:
+    """Of the file that a part's weights come from."""
+    found: str | None = read_json(part / "run.json").get(f"{'weights' if iterate == 'last' else 'milestones'}_sha256")
+    return found
 
 
 def _head_part(run: RunSpec, campaign: Path) -> Path | None:

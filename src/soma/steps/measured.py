@@ -28,7 +28,7 @@ class Inputs:
     """Everything that a measurement may read. The test set is not among it."""
 
     settings: Mapping[str, Any]
-    """`runs` (Plan.published), `product` and `seed`."""
+    """`runs` (Plan.published), whether their `milestones` are wanted, `product` and `seed`."""
     results: Path
     """Folder of the campaign."""
     compute: Compute
@@ -47,9 +47,9 @@ class Inputs:
         return list(self.opened())
 
     def opened(self) -> Iterator[Published]:
-        """The runs, one at a time."""
+        """The runs, one at a time: final weights, or those of all milestones where the plan says so."""
         for entry in self.settings["runs"]:
-            yield Published.open(entry, self.results / "runs")
+            yield Published.open(entry, self.results / "runs", milestones=self.settings["milestones"])
 
     def stream(self, *purpose: str) -> Stream:
         return Stream.named(self.settings["seed"], *purpose)

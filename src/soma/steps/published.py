@@ -32,12 +32,12 @@ class Published:
     """[V, H] of a run whose experts share one frozen head."""
 
     @classmethod
-    def open(cls, entry: Mapping[str, Any], runs: Path) -> Published:
-        """Open what `Plan.published` names, below the folder of all runs."""
+    def open(cls, entry: Mapping[str, Any], runs: Path, *, milestones: bool = False) -> Published:
+        """Open what `Plan.published` names, below the folder of all runs: final weights, or all `milestones`."""
         run = RunSpec.model_validate(entry["run"])
-        parts = {Path(part).name: runs / part / "checkpoints.safetensors" for part in entry["parts"]}
+        parts = {Path(part).name: runs / part for part in entry["parts"]}
         head = runs / entry["head"] if entry["head"] else None
-        return cls(run, Checkpoints.open(run, parts), _frozen_head(run, head))
+        return cls(run, Checkpoints.open(run, parts, milestones=milestones), _frozen_head(run, head))
 
     def heads(self, update: int, iterate: Iterate = "last") -> Tensor:
         """Heads of all experts: [N, V, H], or a view of the shared one."""
@@ -83,4 +83,4 @@ def _frozen_head(run: RunSpec, head: Path | None) -> Tensor | None:
     if head is None:
         return initialise(run.model, Stream.named(run.seed, run.kind, "init"))[1]
     source = RunSpec.model_validate(read_json(head / "run.json")["run"])
-    return Checkpoints.open(source, {head.name: head / "checkpoints.safetensors"}).heads(source.updates, "last")[0]
+    return Checkpoints.open(source, {head.name: head}).heads(source.updates, "last")[0]

@@ -22,7 +22,7 @@ from soma.manifest import atomic_path, read_json, sha256_file, sha256_json, writ
 from soma.routing.shards import Shards
 from soma.runs import RunSpec, part_experts
 from soma.settings.training import Compute
-from soma.training.checkpoint import Checkpoints, save_tensors
+from soma.training.checkpoint import MILESTONES, WEIGHTS, Checkpoints, publish
 from soma.training.learner import LEARNERS, Shard, Start
 from soma.training.loop import HISTORY_COLUMNS, Interrupted, Progress, Trainer, restore_state, save_state
 
@@ -43,7 +43,7 @@ def train_part(
     threads: int,
     workers: int,
 ) -> None:
-    """Train the experts of a part and publish `checkpoints.safetensors`, `history.parquet`, `cost.json` and `run.json`.
+    """Train the experts of a part and publish their weights, `history.parquet`, `cost.json` and `run.json`.
 
     Args:
         settings: the run's description (plan.RunSpec as JSON).
@@ -133,8 +133,7 @@ def _publish(
     compute: Compute,
     device: torch.device,
 ) -> None:
-    checkpoints = output / "checkpoints.safetensors"
-    save_tensors(checkpoints, progress.kept, {"run": run.id, "part": part, "identity": sha256_json(facts)})
+    publish(output, run, part, progress.kept, sha256_json(facts))
     with atomic_path(output / "history.parquet") as path:
         rows = [(*row, *drawn) for row, drawn in zip(progress.history, progress.drawn, strict=True)]
         pd.DataFrame(rows, columns=list(HISTORY_COLUMNS)).astype({"update": int, "expert": int}).to_parquet(path)
@@ -149,7 +148,8 @@ def _publish(
     }
     write_json(output / "cost.json", cost)
     record = facts | {
-        "checkpoints_sha256": sha256_file(checkpoints),
+        "weights_sha256": sha256_file(output / WEIGHTS),
+        "milestones_sha256": sha256_file(output / MILESTONES),
         "failed_at_update": progress.failed_at,
         "device": name,
         "threads": compute.threads,
@@ -170,14 +170,14 @@ def _start(
     source, files = _source(run, run.start, start)
     continues = run.kind == "continuation"
     if continues:
-        files = {part: path for part, path in files.items() if set(part_experts(part)) & set(experts)}
-    hashes = {"start_sha256": sha256_json([sha256_file(path) for path in files.values()])}
+        files = {part: folder for part, folder in files.items() if set(part_experts(part)) & set(experts)}
+    hashes = {"start_sha256": sha256_json([sha256_file(folder / WEIGHTS) for folder in files.values()])}
     opened = Checkpoints.open(source, files, experts if continues else range(1))
     heads = opened
     if head is not None and run.head_from != run.start:
         owner, shared = _source(run, run.head_from, [head])
         heads = Checkpoints.open(owner, shared)
-        hashes["head_sha256"] = sha256_file(head / "checkpoints.safetensors")
+        hashes["head_sha256"] = sha256_file(head / WEIGHTS)
     weights = opened.bodies(source.updates, "last"), heads.heads(heads.run.updates, "last")
     if not continues:
         return Start(*weights), hashes
@@ -185,11 +185,11 @@ def _start(
 
 
 def _source(run: RunSpec, expected: str | None, parts: Sequence[Path]) -> tuple[RunSpec, dict[str, Path]]:
-    """The run that published those parts, and their files by part name."""
+    """The run that published those parts, and their folders by part name."""
     source = RunSpec.model_validate(read_json(parts[0] / "run.json")["run"])
     if source.id != expected or source.model != run.model:
         raise SomaError(f"{parts[0]} holds {source.id}, but {run.id} needs {expected}; run that rule again.")
-    return source, {part.name: part / "checkpoints.safetensors" for part in parts}
+    return source, {part.name: part for part in parts}
 
 
 class _StopRequest:

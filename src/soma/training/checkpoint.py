@@ -1,18 +1,20 @@
 """Weights on disk: safetensors files that carry the hash of their own content. No pickle is ever read.
 
-A run's part publishes one file with every milestone of every expert of the part; tensor names are
-`expert.update.iterate.tensor`, for example `003.00000400.average.body`. `last` is the iterate itself, `average` the
-exponential average of the iterates; `memory` stands before the optimiser state, of a run that others continue. A run
-with a shared frozen head stores no head; it uses the one of its start.
+A run's part publishes two files. WEIGHTS is what others start from, serve or export: the last iterate at the end of
+the budget, with the optimiser state of a run that others continue. MILESTONES is what only evaluation reads: earlier
+updates, and averages. Tensor names are `expert.update.iterate.tensor`, for example `003.00000400.average.body`. `last`
+is the iterate itself, `average` the exponential average of the iterates; `memory` stands before the optimiser state. A
+run with a shared frozen head stores no head; it uses the one of its start.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,8 @@ from soma.errors import SomaError
 from soma.manifest import atomic_path
 from soma.rows import ITERATES, Iterate
 from soma.runs import RunSpec, part_experts
+
+WEIGHTS, MILESTONES = "weights.safetensors", "milestones.safetensors"
 
 MEMORY = "memory"
 """Stands for the iterate in the names of the optimiser state, of a run that others continue."""
@@ -70,6 +74,13 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, json.loads(record["facts"])
 
 
+def publish(folder: Path, run: RunSpec, part: str, kept: Mapping[str, Tensor], identity: str) -> None:
+    """Write both files of a part; `kept` holds every tensor by its name, `identity` stands for all that made them."""
+    for file in (MILESTONES, WEIGHTS):
+        own = {name: tensor for name, tensor in kept.items() if _file(name, run) == file}
+        save_tensors(folder / file, own, {"run": run.id, "part": part, "identity": identity})
+
+
 @dataclass(frozen=True)
 class Checkpoints:
     """Published weights of a run: every part, checked against the run that they claim to be of."""
@@ -79,36 +90,23 @@ class Checkpoints:
     tensors: dict[str, Tensor]
 
     @classmethod
-    def open(cls, run: RunSpec, parts: Mapping[str, Path], experts: range | None = None) -> Checkpoints:
-        """Load the parts (name to file); `experts` says which are needed, if not all.
+    def open(
+        cls, run: RunSpec, parts: Mapping[str, Path], experts: range | None = None, *, milestones: bool = False
+    ) -> Checkpoints:
+        """Load the parts (name to folder): the final weights, and with `milestones` the earlier ones and the averages.
+
+        Args:
+            experts: those that are needed, if not all.
 
         Raises:
             SomaError: on a damaged file, another run's file, or a missing or misshapen tensor.
         """
         tensors: dict[str, Tensor] = {}
         wanted = range(run.experts) if experts is None else experts
-        for part, path in parts.items():
+        for part, folder in parts.items():
             own = [e for e in part_experts(part) if e in wanted]
-            if not own:
-                continue
-            loaded, facts = load_tensors(path)
-            found = f"{facts.get('run')}/{facts.get('part')}"
-            if found != f"{run.id}/{part}":
-                raise SomaError(f"{path} holds {found}, not {run.id}/{part}; delete it and run its rule again.")
-            shapes = {"body": (run.body_size,), "head": (256, run.settings.embedding)}
-            for expert in own:
-                for update in run.milestones:
-                    for iterate in ITERATES:
-                        for tensor in ("body", "head")[: 1 + run.trains_head]:
-                            name = tensor_name(expert, update, iterate, tensor)
-                            if name not in loaded:
-                                raise SomaError(f"{path} lacks the tensor {name}; delete it and run its rule again.")
-                            if tuple(loaded[name].shape) != shapes[tensor]:
-                                raise SomaError(
-                                    f"{path}: {name} has shape {tuple(loaded[name].shape)} where the run's settings "
-                                    f"give {shapes[tensor]}; delete it and run its rule again."
-                                )
-            tensors |= loaded
+            for file in (WEIGHTS, MILESTONES)[: 1 + milestones] if own else ():
+                tensors |= _checked(folder / file, run, part, own)
         return cls(run, wanted, tensors)
 
     def bodies(self, update: int, iterate: Iterate) -> Tensor:
@@ -137,6 +135,34 @@ class Checkpoints:
 
 def tensor_name(expert: int, update: int, iterate: str, tensor: str) -> str:
     return f"{expert:03d}.{update:08d}.{iterate}.{tensor}"
+
+
+def _file(name: str, run: RunSpec) -> str:
+    """Which of the two files a tensor lies in."""
+    _, update, iterate, _ = name.split(".", 3)
+    return WEIGHTS if int(update) == run.updates and iterate in ("last", MEMORY) else MILESTONES
+
+
+def _checked(path: Path, run: RunSpec, part: str, experts: Sequence[int]) -> dict[str, Tensor]:
+    """The tensors of a file, if it is the run's and holds what it should of those experts."""
+    loaded, facts = load_tensors(path)
+    found = f"{facts.get('run')}/{facts.get('part')}"
+    if found != f"{run.id}/{part}":
+        raise SomaError(f"{path} holds {found}, not {run.id}/{part}; delete it and run its rule again.")
+    shapes = {"body": (run.body_size,), "head": (256, run.settings.embedding)}
+    kinds = ("body", "head")[: 1 + run.trains_head]
+    for expert, update, iterate, tensor in itertools.product(experts, run.milestones, ITERATES, kinds):
+        name = tensor_name(expert, update, iterate, tensor)
+        if _file(name, run) != path.name:
+            continue
+        if name not in loaded:
+            raise SomaError(f"{path} lacks the tensor {name}; delete it and run its rule again.")
+        if tuple(loaded[name].shape) != shapes[tensor]:
+            raise SomaError(
+                f"{path}: {name} has shape {tuple(loaded[name].shape)} where the run's settings give {shapes[tensor]}; "
+                "delete it and run its rule again."
+            )
+    return loaded
 
 
 def _content_hash(tensors: Mapping[str, Tensor], facts: str) -> str:
