@@ -273,7 +273,8 @@ def gpu_engines(device: torch.device) -> Engines:
 
 def tuned_engines(device: torch.device) -> Engines:
     """The narrow kernels with other sizes than their default."""
-    from soma.forward.triton_engine import Precision, TritonEngine, Tuning
+    from soma.forward.triton_engine import TritonEngine
+    from soma.forward.triton_network import Precision, Tuning
 
     changes: list[dict[str, Any]] = [
         {"lstm_registers": 128},

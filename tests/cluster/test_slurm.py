@@ -1,7 +1,7 @@
-"""The workflow through sbatch, on a Slurm that the test starts: lost jobs continue and end with the same bytes."""
+"""The workflow through sbatch, on a Slurm that the test starts, from raw text to a table: lost jobs continue, and what
+comes out has the bytes of a local run."""
 
 import random
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -23,6 +23,7 @@ CAMPAIGN = {
     "compute": {"experts_per_job": 1, "ddpp": 2, "save_every": 0.2},
     "data": {
         "train": {"source": "text", "path": "text"},
+        "external": {"source": {"source": "text", "path": "elsewhere"}, "windows": 8},
         "validation": {"windows": 8},
         "test": {"windows": 8},
         "expert_validation": 0.2,
@@ -31,13 +32,16 @@ CAMPAIGN = {
     "training": {"milestones": [1.0]},
     "seed_run": {"updates": 2},
     "arms": {"soma-n2": ARM, "spsa-n1-p8": ARM},
+    "products": {
+        "fixed_size": {"against": ["spsa-n1-p8"], "also": []},
+        "inference": {"arms": ["soma-n2"], "many": "soma-n2", "few": "soma-n2"},
+    },
 }
 OVERLAY = "config/changed.yaml"
-READY = ("shards/iid-n1", "shards/clusters-n2", "runs/seed-d16-s0/000-000/weights.safetensors")
 EXPERTS, SHARED = ("soma-n2-s0/000-000", "soma-n2-s0/001-001"), "spsa-n1-p8-s0/000-000"
 PARTS = (*EXPERTS, SHARED)
-TARGETS = [f"results/tiny/runs/{part}/weights.safetensors" for part in PARTS]
-QUICK = ["--slurm-init-seconds-before-status-checks", "3", "--latency-wait", "5"]  # the profile is for jobs of hours
+TABLE = "results/tiny/tables/table4.md"
+QUICK = ["--slurm-init-seconds-before-status-checks", "8", "--latency-wait", "5"]  # the profile is for jobs of hours
 
 
 @pytest.fixture
@@ -50,36 +54,23 @@ def slurm(tmp_path_factory):
         cluster.stop()
 
 
-def local(project: Project, *targets: str) -> None:
-    project.run("snakemake", *targets, "--cores", "2", "--configfile", OVERLAY)
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory) -> Project:
-    """Everything before training, made locally."""
-    project = Project(tmp_path_factory.mktemp("prepared"))
+def with_text(folder: Path) -> Project:
+    """A checkout with a campaign of two subjects, before anything was made."""
+    project = Project(folder)
     assert project.overlay(CAMPAIGN) == OVERLAY
-    (project.folder / "text").mkdir()
     draw = random.Random(0)
-    for i in range(400):
-        words = draw.choices([f"{('sea', 'law')[i % 2]}{n}" for n in range(50)], k=60)
-        (project.folder / f"text/{i:03d}.txt").write_text(" ".join(words))
-    local(project, *(f"results/tiny/{name}" for name in READY))
+    for name, documents in (("text", 400), ("elsewhere", 40)):
+        (folder / name).mkdir()
+        for i in range(documents):
+            words = draw.choices([f"{('sea', 'law')[i % 2]}{n}" for n in range(50)], k=60)
+            (folder / f"{name}/{i:03d}.txt").write_text(" ".join(words))
     return project
 
 
-def copy_of(project: Project, folder: Path) -> Project:
-    copy = Project(folder)
-    for name in ("results", ".snakemake", "text"):
-        shutil.copytree(project.folder / name, folder / name)
-    shutil.copy(project.folder / OVERLAY, folder / OVERLAY)
-    return copy
-
-
-def test_lost_jobs_continue_and_end_with_the_same_bytes(prepared, slurm, tmp_path):
+def test_lost_jobs_continue_and_end_with_the_same_bytes(slurm, tmp_path):
     """One is cancelled, one gets the signal that precedes a time limit, one is queued again by Slurm itself."""
-    project, undisturbed = (copy_of(prepared, tmp_path / name) for name in ("slurm", "local"))
-    command = project.command("snakemake", *TARGETS, "--workflow-profile", "profiles/slurm", *QUICK)
+    project, undisturbed = (with_text(tmp_path / name) for name in ("slurm", "local"))
+    command = project.command("snakemake", TABLE, "--workflow-profile", "profiles/slurm", *QUICK)
     requeued = ""
     lose = {
         EXPERTS[0]: ["scancel"],
@@ -104,7 +95,7 @@ def test_lost_jobs_continue_and_end_with_the_same_bytes(prepared, slurm, tmp_pat
                         requeued = job if part == SHARED else requeued
                 time.sleep(0.05)
             slurm.start_now(requeued)
-            local(undisturbed, *TARGETS)  # while Snakemake waits to look again
+            undisturbed.snakemake(TABLE, config=OVERLAY)  # while Snakemake waits to look again
             assert snakemake.wait(timeout=240) == 0
         finally:
             snakemake.kill()
@@ -115,7 +106,7 @@ def test_lost_jobs_continue_and_end_with_the_same_bytes(prepared, slurm, tmp_pat
     assert [part for part, log in logs.items() if "continuing after update" not in log.read_text()] == []
     assert said.count("Trying to restart job") == 2
 
-    for part in PARTS:
-        for name in ("weights.safetensors", "history.parquet"):
-            first, second = (p.folder / f"results/tiny/runs/{part}/{name}" for p in (undisturbed, project))
-            assert sha256_file(first) == sha256_file(second), f"{part}/{name}"
+    trained = [f"runs/{part}/{name}" for part in PARTS for name in ("weights.safetensors", "history.parquet")]
+    for name in (*trained, "tables/table4.csv"):
+        first, second = (p.folder / f"results/tiny/{name}" for p in (undisturbed, project))
+        assert sha256_file(first) == sha256_file(second), name

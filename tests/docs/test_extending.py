@@ -22,7 +22,7 @@ def blocks(language: str) -> list[str]:
 def test_the_arm_of_the_example_adds_its_runs_and_nothing_else():
     base = read_yaml(ROOT / "config/config.yaml")
     before = make_plan(resolve(base))
-    after = make_plan(resolve(merge(base, yaml.safe_load(blocks("yaml")[0].replace("7.3e13", "7.3e+13")))))
+    after = make_plan(resolve(merge(base, yaml.safe_load(blocks("yaml")[0].replace("5.0e13", "5.0e+13")))))
     assert {run.id for run in after.runs.values()} - set(before.runs) == {f"soma-n2-wide-s{s}" for s in range(3)}
 
 

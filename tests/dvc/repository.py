@@ -167,7 +167,8 @@ def write_metrics(repository: Repository, bump: float) -> None:
     losses["loss"] += bump
     nan = float("nan")
     found = {"C1": [Difference("SOMA minus SPSA", bump - 0.5, bump - 0.6, bump - 0.4, nan, nan, 1)]}
-    write_json(repository.folder / RESULTS / "metrics.json", metrics(repository.plan(), losses, found))
+    none = pd.DataFrame(columns=["control", "seeds", "iterate"])
+    write_json(repository.folder / RESULTS / "metrics.json", metrics(repository.plan(), losses, found, none, none))
 
 
 def _write_text(folder: Path) -> None:

@@ -39,16 +39,17 @@ def test_records_that_came_before_their_files_hold_too(origin, tmp_path):
     assert (planned["download"], planned["train_expert"]) == (2, 1)
     repository.configure(cache={"type": "symlink"})
     repository.dvc("pull")
-    assert (repository.folder / RESULTS / "tables/table4.md").is_symlink()
+    assert (repository.folder / RESULTS / "measurements/losses.parquet").is_symlink()
     repository.reverse_dates()
     assert repository.planned() == {}
     assert "all as the manifest says" in repository.run("soma", "verify", str(RESULTS)).stdout
 
 
-def test_tables_alone_can_be_pulled_and_a_new_label_needs_the_evaluation_too(clone):
+def test_tables_come_with_git_and_a_new_label_needs_the_evaluation_too(clone):
     repository = clone("products")
     results = repository.folder / RESULTS
     assert {p.name for p in results.iterdir() if p.is_dir()} == {"benchmarks", "tables"}
+    assert (results / "tables/table4.md").exists()
     assert repository.planned() == {}
     repository.dvc("pull", "evaluation")
     repository.change({"arms": {"soma-n2": {"label": "relabelled"}}})

@@ -8,13 +8,14 @@ from tests.dvc.repository import RESULTS, write_metrics
 pytestmark = pytest.mark.dvc
 
 TABLE = RESULTS / "tables/table4.md"
+LOSSES = RESULTS / "measurements/losses.parquet"
 
 
 def test_a_new_version_is_recorded_compared_and_left_again(copy):
     copy.configure(cache={"type": "hardlink"})
     copy.dvc("checkout", "--relink")
     locked = (copy.folder / "dvc.lock").read_text()
-    copy.change({"arms": {"soma-n2": {"label": "relabelled"}}})
+    copy.change({"bootstrap_draws": 60, "arms": {"soma-n2": {"label": "relabelled"}}})
     refused = copy.run("soma", "snapshot", check=False)
     assert refused.returncode == 1
     assert "is not what the settings and the code here make" in refused.stderr
@@ -34,8 +35,8 @@ def test_a_new_version_is_recorded_compared_and_left_again(copy):
     assert "test loss.soma-n2" in copy.dvc("metrics", "show")
 
     copy.run("git", "checkout", "--quiet", "HEAD~1")
-    # Settings and records are the old version's, the table still the new one's: its record must not be believed.
-    assert copy.planned()["table"] == 1
+    # Settings, records and tables are the old version's, the losses still the new one's: they must not be believed.
+    assert copy.planned()["summarise"] == 1
     copy.dvc("checkout")
     assert "relabelled" not in (copy.folder / TABLE).read_text()
     assert copy.planned() == {}
@@ -47,25 +48,25 @@ def test_a_new_version_is_recorded_compared_and_left_again(copy):
 
 
 def test_a_damaged_object_is_noticed_and_nothing_else_is_lost(copy, tmp_path):
-    table = (copy.folder / TABLE).read_bytes()
-    (name,) = [p for p in (copy.folder / "store").rglob("*") if p.is_file() and p.read_bytes() == table]
+    losses = (copy.folder / LOSSES).read_bytes()
+    (name,) = [p for p in (copy.folder / "store").rglob("*") if p.is_file() and p.read_bytes() == losses]
     name.chmod(0o644)
-    name.write_bytes(table.replace(b"soma", b"SOMA") + b"1.76")
+    name.write_bytes(losses[:-1])
     copy.commit("A damaged object")
     repository = copy.clone(tmp_path / "clone")
     said = repository.dvc("pull", check=False)
-    assert "Checkout failed for following targets:\nresults/tiny/tables\n" in said
-    assert not (repository.folder / TABLE).exists()
-    assert (repository.folder / RESULTS / "measurements/losses.parquet").exists()
-    assert set(repository.planned()) == {"table"}  # everything else is here, and current
+    assert "Checkout failed for following targets:\nresults/tiny/measurements\n" in said
+    assert not (repository.folder / LOSSES).exists()
+    assert (repository.folder / TABLE).exists()
+    assert repository.planned() == {}  # all that rests on them is here, and current
 
-    # In the cache of the one who has the table, the same damage is found and mended from the remote.
+    # In the cache of the one who has the losses, the same damage is found and mended from the remote.
     other = copy.run("git", "checkout", "--quiet", "HEAD~1") and copy
     assert packed(other.folder / RESULTS).exists()
     cached = other.folder / ".dvc/cache" / name.relative_to(other.folder / "store")
     cached.chmod(0o644)
     cached.write_bytes(b"damaged")
-    (other.folder / TABLE).unlink()
+    (other.folder / LOSSES).unlink()
     assert "not in cache" in other.dvc("status") or "deleted" in other.dvc("status")
     other.dvc("pull")
-    assert (other.folder / TABLE).read_bytes() == table
+    assert (other.folder / LOSSES).read_bytes() == losses

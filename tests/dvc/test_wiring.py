@@ -63,4 +63,4 @@ def test_git_keeps_what_dvc_leaves_to_it_and_nothing_else(tmp_path):
     hidden = repository.run("git", "check-ignore", *asked, check=False).stdout.split()
     kept = {name for name, options in OUTPUTS.items() if options.get("cache") is False}
     assert set(asked) - set(hidden) == kept | {"store/files"}
-    assert len(kept) == 5
+    assert len(kept) == 7

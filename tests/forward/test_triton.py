@@ -29,8 +29,9 @@ with pytest.MonkeyPatch.context() as patch:
     # Triton decides when a kernel is defined, those of its own library included; nothing before here imports it.
     patch.setenv("TRITON_INTERPRET", "1")
     triton = pytest.importorskip("triton", reason="triton is not installed: pip install -r requirements-triton.txt")
-    from soma.forward import triton_engine
-    from soma.forward.triton_engine import TritonEngine, Tuning, layout
+    from soma.forward import triton_network
+    from soma.forward.triton_engine import TritonEngine
+    from soma.forward.triton_network import Network, Tuning, layout
 
 REFERENCE = ReferenceEngine()
 CPU = torch.device("cpu")
@@ -45,7 +46,8 @@ def _interpret():
 
 def engine(**tuning):
     """The engine in the interpreter, whose time goes by the number of programs."""
-    return TritonEngine(CPU, tuning=Tuning(**{"coordinates": 1 << 17, "row_programs": 1, "row_tile": 64} | tuning))
+    few = {"coordinates": 1 << 17, "row_programs": 1, "row_tile": 64, "norm_rows": 64, "cells": 1 << 14}
+    return TritonEngine(CPU, tuning=Tuning(**few | tuning))
 
 
 class TestAgainstTheReference:
@@ -127,12 +129,11 @@ class TestWhatChangesNothing:
         torch.testing.assert_close(case.hidden(chunked), case.hidden(REFERENCE).float(), rtol=1e-4, atol=2e-5)
 
     def test_chunks_fit_their_budget(self):
-        paper = layout(LSTMSpec(32))
-        default = TritonEngine(CPU)
-        assert default._chunk(paper, 2 * 64 * 64, 1024) == 256
-        assert default._chunk(paper, 2 * 64 * 64, 100) == 100
-        assert default._chunk(layout(LSTMSpec(509)), 2 * 64 * 64, 1024) == 16
-        assert default._chunk(paper, 1 << 40, 1024) == 1
+        paper, wide = (Network(layout(LSTMSpec(width)), CPU) for width in (32, 509))
+        assert paper._chunk(2 * 64 * 64, 1024) == 256
+        assert paper._chunk(2 * 64 * 64, 100) == 100
+        assert wide._chunk(2 * 64 * 64, 1024) == 16
+        assert paper._chunk(1 << 40, 1024) == 1
 
     def test_a_recorded_graph(self, monkeypatch):
         """Work is launched once, recorded without running, then replayed."""
@@ -144,7 +145,7 @@ class TestWhatChangesNothing:
 
         monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
         monkeypatch.setattr(torch.cuda, "graph", lambda graph: contextlib.nullcontext(done.append("record")))
-        recorded = triton_engine._Recorded(graphs=True)
+        recorded = triton_network._Recorded(graphs=True)
         for _ in range(3):
             recorded(lambda: done.append("work"))
         assert done == ["work", "record", "work", "replay", "replay"]
@@ -174,7 +175,7 @@ class TestProbes:
         case = make_case(width)
         padded = layout(case.spec)
         part = case.probes.part(slice(1, 2), slice(None))
-        copies = engine()._perturbed(padded, case.theta[1], part, torch.tensor([0.5, -0.5]))
+        copies = engine()._perturbed(Network(padded, CPU), case.theta[1], part, torch.tensor([0.5, -0.5]))
         step = 0.5 * torch.from_numpy(case.probes.signs()[1]).float()
         flat = torch.stack([case.theta[1] + step, case.theta[1] - step], dim=1).flatten(0, 1)
         named = lstm.tensors(case.spec, flat)
@@ -189,7 +190,7 @@ class TestProbes:
     def test_gaussian_directions(self):
         case = make_case(33, directions=3, kind="gaussian")
         part = case.probes.part(slice(1, 2), slice(None))
-        copies = engine()._perturbed(layout(case.spec), case.theta[1], part, torch.tensor([0.5, -0.5]))
+        copies = engine()._perturbed(Network(layout(case.spec), CPU), case.theta[1], part, torch.tensor([0.5, -0.5]))
         source = torch.from_numpy(layout(case.spec).source)
         want = case.theta[1] + torch.tensor([0.5, -0.5])[:, None] * torch.from_numpy(part.normals()[0])[:, None]
         assert torch.equal(copies[:, source >= 0], want.flatten(0, 1)[:, source[source >= 0].long()])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -18,21 +21,43 @@ from soma.inference.model import make_runner
 from soma.inference.runner import Runner, grouped
 from soma.models.spec import LSTMSpec
 
+with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("TRITON_INTERPRET", "1")  # triton decides when a kernel is defined
+    try:
+        from soma.forward.triton_network import Tuning
+        from soma.inference.triton_runner import TritonRunner
+    except ImportError:  # pip install -r requirements-triton.txt
+        TritonRunner = None  # type: ignore[assignment, misc]
+
 KERNELS = [isa for isa in INSTRUCTION_SETS if compiled.load(isa) is not None]
-RUNNERS = [*(f"cpu-{isa}" for isa in KERNELS), "torch", "evaluator"]
-# Narrower than a vector, between two, as wide as the embedding, projected; a shared head and heads of their own.
+TRITON = ["triton"] if TritonRunner else []
+RUNNERS = [*(f"cpu-{isa}" for isa in KERNELS), *TRITON, "torch", "evaluator"]
+# Narrower than a vector, between two, as wide as the embedding, projected; a shared head and heads of their own; on
+# both sides of the width up to which triton's kernels hold a whole block.
 SIZES = [
     (LSTMSpec(8, 1, 8), True),
     (LSTMSpec(13, 2, 32), True),
     (LSTMSpec(32, 2, 32), True),
     (LSTMSpec(70, 2, 20), False),
+    (LSTMSpec(16, 1, 12), False),
+    (LSTMSpec(33, 1, 33), True),
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _interpret() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        yield
 
 
 def runner(name: str, spec: LSTMSpec, shared: bool, monkeypatch: pytest.MonkeyPatch, experts: int = 4) -> Runner:
     if name.startswith("cpu-"):
         monkeypatch.setenv("SOMA_CPU_ISA", name[4:])
         name = "cpu"
+    if name == "triton":  # several chunks of time, and few programs, which is what the interpreter's time goes by
+        tuning = Tuning(longest=2, row_programs=1, row_tile=64, norm_rows=64, cells=1 << 14)
+        return TritonRunner(spec, *weights(spec, experts, shared=shared), torch.device("cpu"), tuning=tuning)
     return make_runner(spec, *weights(spec, experts, shared=shared), name, "cpu")
 
 
@@ -55,10 +80,12 @@ def losses(run: Runner, tokens: NDArray[np.uint8], selected: NDArray[np.int64], 
 @pytest.mark.parametrize("name", RUNNERS)
 @pytest.mark.parametrize(("spec", "shared"), SIZES, ids=str)
 def test_losses_are_the_references(name: str, spec: LSTMSpec, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens, selected = problem()
-    out = losses(runner(name, spec, shared, monkeypatch), tokens, selected, 60)
+    # Triton's interpreter is slow; there a group of 17 is more than a program holds.
+    tokens, selected = problem(sequences=17, length=7) if name == "triton" else problem()
+    skipped = 3 if name == "triton" else 30
+    out = losses(runner(name, spec, shared, monkeypatch), tokens, selected, tokens.shape[1] - 1 - skipped)
     reference = lstm_losses(create("reference"), spec, *weights(spec, 4, shared=shared))
-    expected = selected_losses(reference, tokens, selected, 30)
+    expected = selected_losses(reference, tokens, selected, skipped)
     assert np.abs(np.exp(-out) - np.exp(-expected)).max() < 2e-6
     assert np.abs(mixture_losses(out) - mixture_losses(expected)).max() < 2e-5
     assert abs(mixture_losses(out).mean() - mixture_losses(expected).mean()) < 5e-7
@@ -84,16 +111,22 @@ def test_without_a_router_the_first_experts_serve(tiny: Tiny) -> None:
     np.testing.assert_array_equal(model.select(tiny.windows(2)), [[0, 1, 2]] * 2)
 
 
-@pytest.mark.parametrize("name", RUNNERS)
-def test_a_state_carried_byte_by_byte_is_the_full_forward(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec, shared = SIZES[1]
+@pytest.mark.parametrize(
+    ("name", "spec", "shared"),
+    [*((name, *SIZES[1]) for name in RUNNERS), *((name, *SIZES[5]) for name in TRITON)],
+    ids=str,
+)
+def test_a_state_carried_byte_by_byte_is_the_full_forward(
+    name: str, spec: LSTMSpec, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = runner(name, spec, shared, monkeypatch)
-    tokens, _ = problem()
+    length = 4 if name == "triton" else 90
+    tokens, _ = problem(length=length)
     expert = np.array([0, 0, 1, 3, 3, 3, 3])
     state = run.start(7)
-    steps = np.stack([run.advance(expert, tokens[:, t : t + 1], state) for t in range(90)], axis=1)
-    at_once = run.advance(expert, tokens[:, :90], run.start(7))
-    full = run.losses(expert, np.arange(7), tokens, 90)
+    steps = np.stack([run.advance(expert, tokens[:, t : t + 1], state) for t in range(length)], axis=1)
+    at_once = run.advance(expert, tokens[:, :length], run.start(7))
+    full = run.losses(expert, np.arange(7), tokens, length)
     chosen = np.take_along_axis(steps, tokens[:, 1:, None].astype(int), axis=2)[..., 0]
     assert np.allclose(steps.sum(axis=2), 1, atol=1e-12)
     assert np.abs(chosen - np.exp(-full)).max() < 2e-6
@@ -118,12 +151,15 @@ def test_no_bit_depends_on_what_shares_a_call(
     np.testing.assert_array_equal(together[..., 30:], losses(run, tokens, selected, 30))
 
 
+@pytest.mark.filterwarnings("ignore:All-NaN slice")  # how triton's interpreter takes a maximum
 def test_weights_that_are_no_numbers_give_no_numbers() -> None:
     bodies, heads = weights(SPEC, 2, shared=True)
     bodies[1, 5] = float("nan")
-    tokens, _ = problem(sequences=2)
-    for name in ("auto", "torch"):
-        out = make_runner(SPEC, bodies, heads, name, "cpu").losses(np.arange(2), np.arange(2), tokens, 60)
+    tokens, _ = problem(sequences=2, length=8)
+    for name in ("auto", "torch", *TRITON):
+        run = make_runner(SPEC, bodies, heads, name, "cpu")
+        assert name in ("auto", run.name)
+        out = run.losses(np.arange(2), np.arange(2), tokens, 6)
         assert np.isfinite(out[0]).all()
         assert np.isnan(out[1]).all()
 
@@ -144,6 +180,25 @@ def test_what_does_not_fit_is_refused() -> None:
         for expert, row in ((3, 0), (-1, 0), (0, 7)):
             with pytest.raises(ValueError, match="pairs of 3 experts"):
                 run.losses(np.array([expert]), np.array([row]), tokens, 5)
+
+
+@pytest.mark.skipif(not TRITON, reason="triton is not installed")
+def test_a_gpu_has_triton_or_else_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = SPEC, *weights(SPEC, 2, shared=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("TRITON_INTERPRET")
+        with pytest.raises(SomaError, match="needs a CUDA device"):
+            make_runner(*arguments, "triton", "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr("soma.inference.triton_runner.TritonRunner", lambda *_: "triton")
+    monkeypatch.setattr("soma.inference.model.BatchedRunner", lambda *_: "torch")
+    assert make_runner(*arguments, "auto", "cuda:1") == "triton"
+    assert make_runner(*arguments, "torch", "cuda:1") == "torch"
+    monkeypatch.setattr("soma.inference.model.find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "soma.inference.triton_runner", None)  # what an import without triton does
+    assert make_runner(*arguments, "auto", "cuda:1") == "torch"
+    with pytest.raises(SomaError, match="not installed"):
+        make_runner(*arguments, "triton", "cuda:1")
 
 
 def test_groups_hold_every_pair_once() -> None:

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 from soma.manifest import sha256_file
+from soma.report.summary import BEGIN
 from soma.runs import part_experts
 from tests.workflow.conftest import Project
 from tests.workflow.golden import machine
@@ -123,7 +124,7 @@ def test_every_measured_cell_leads_to_its_run_configuration_data_code_and_checkp
 
 def test_the_first_page_answers_what_was_reproduced(toy):
     page = (toy.folder / "results/toy/README.md").read_text()
-    assert page.startswith("# Campaign `toy`\n\nOf 16 claims of the paper: ")
+    assert page.startswith(f"# Campaign `toy`\n\n{BEGIN}\n\nOf 16 claims of the paper: ")
     for link in re.findall(r"\]\(((?:tables|figures)/[a-z0-9]+\.\w+)\)", page):
         assert (toy.folder / "results/toy" / link).exists(), link
     assert "arithmetic operations" in page

@@ -128,7 +128,7 @@ rule figure:
 
 rule metrics:
     input:
-        measured("losses", *EVIDENCE),
+        measured("losses", "controls", "sizes", *EVIDENCE),
     output:
         f"{RESULTS}/metrics.json",
     log:
@@ -148,7 +148,7 @@ rule metrics:
 
 rule summary:
     input:
-        measured(*EVIDENCE, "costs"),
+        measured(*EVIDENCE, "controls", "costs"),
         tables=[f"{TABLE_DIR}/{name}.md" for name in TABLE_INPUTS],
         figure=f"{FIGURE_DIR}/figure1.png",
     output:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from soma.analysis.bootstrap import seed_interval
 from soma.analysis.contrasts import shared_seeds
-from soma.analysis.verdict import Difference
+from soma.analysis.verdict import Difference, difference_of
 from soma.plan import Plan
 
 ALLOWED = 0.1
@@ -47,10 +47,6 @@ def evidence(plan: Plan, rows: Rows) -> dict[str, list[Difference]]:
     }
 
 
-def _of_row(row: Any, name: str) -> Difference:
-    return Difference(name, row.difference, row.low, row.high, row.seed_low, row.seed_high, int(row.seeds), row.run)
-
-
 def _over_seeds(name: str, values: Sequence[float] | NDArray[np.float64], runs: Iterable[str], unit: str) -> Difference:
     """A difference without documents: its only interval is the one over seeds."""
     found = np.asarray(values, dtype=np.float64)
@@ -63,7 +59,7 @@ def _fixed_size(plan: Plan, rows: pd.DataFrame, set_: str) -> list[Difference]:
     against = plan.config.products.fixed_size.against
     own = rows[(rows["set"] == set_) & (rows["iterate"] == "last") & rows["other"].isin(against)]
     splits = own["split"].nunique() > 1
-    return [_of_row(r, f"SOMA minus {r.other}" + (f" ({r.split})" if splits else "")) for r in own.itertuples()]
+    return [difference_of(r, f"SOMA minus {r.other}" + (f" ({r.split})" if splits else "")) for r in own.itertuples()]
 
 
 def _tuned(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
@@ -91,7 +87,9 @@ def _independence(rows: pd.DataFrame) -> list[Difference]:
 def _paired(rows: pd.DataFrame) -> list[Difference]:
     ends = rows.groupby("phase", sort=False).tail(1)
     names = {"early": "independent minus summed, early", "late": "independent minus summed, late"}
-    return [_of_row(row, names.get(row.phase, "the early difference minus the late one")) for row in ends.itertuples()]
+    return [
+        difference_of(row, names.get(row.phase, "the early difference minus the late one")) for row in ends.itertuples()
+    ]
 
 
 def _variance(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
@@ -159,17 +157,17 @@ _AXIS = {"experts": "N", "n_pert": "n_pert", "batch": "B"}
 
 def _sweep(rows: pd.DataFrame) -> list[Difference]:
     out = [
-        _of_row(row, f"{_AXIS[row.axis]}={row.larger} minus {row.smaller}, equal updates")
+        difference_of(row, f"{_AXIS[row.axis]}={row.larger} minus {row.smaller}, equal updates")
         for row in rows[rows["axis"].isin(list(_AXIS))].itertuples()
     ]
     for row in rows[(rows["axis"] == "aggregate") & (rows["seeds"] > 0)].itertuples():
-        out.append(_of_row(row, f"N={row.smaller} minus N={row.larger}, equal small total"))
+        out.append(difference_of(row, f"N={row.smaller} minus N={row.larger}, equal small total"))
     return out
 
 
 def _per_expert(rows: pd.DataFrame) -> list[Difference]:
     own = rows[rows["axis"] == "per expert"]
-    return [_of_row(r, f"N={r.larger} minus N={r.smaller}, equal work per expert") for r in own.itertuples()]
+    return [difference_of(r, f"N={r.larger} minus N={r.smaller}, equal work per expert") for r in own.itertuples()]
 
 
 def _inference(plan: Plan, rows: pd.DataFrame, serving: pd.DataFrame) -> list[Difference]:
@@ -182,11 +180,11 @@ def _inference(plan: Plan, rows: pd.DataFrame, serving: pd.DataFrame) -> list[Di
     runs = [run for pair in pairs for run in pair]
     out = [_over_seeds(f"throughput of {names[1]} over {names[0]}", ratio, runs, "log ratio")] if pairs else []
     compared = serving[serving["difference"].notna()]
-    return out + [_of_row(row, f"test loss of {names[0]} minus {names[1]}") for row in compared.itertuples()]
+    return out + [difference_of(row, f"test loss of {names[0]} minus {names[1]}") for row in compared.itertuples()]
 
 
 def _active(rows: pd.DataFrame) -> list[Difference]:
-    return [_of_row(row, f"N={row.experts}: k={row.k} minus {row.against}") for row in rows.itertuples()]
+    return [difference_of(row, f"N={row.experts}: k={row.k} minus {row.against}") for row in rows.itertuples()]
 
 
 def _pairs(rows: pd.DataFrame) -> list[Difference]:
@@ -198,7 +196,7 @@ def _pairs(rows: pd.DataFrame) -> list[Difference]:
 
 
 def _ablation(rows: pd.DataFrame) -> list[Difference]:
-    return [_of_row(row, f"base minus {row.arm}") for row in rows[rows["group"] != "base"].itertuples()]
+    return [difference_of(row, f"base minus {row.arm}") for row in rows[rows["group"] != "base"].itertuples()]
 
 
 def _split(rows: pd.DataFrame) -> list[Difference]:
@@ -235,5 +233,5 @@ def _backpropagation(rows: pd.DataFrame) -> list[Difference]:
     out = []
     for n, group in rows[rows["seeds"] > 0].groupby("experts"):
         row = group.sort_values("operations").iloc[-1]
-        out.append(_of_row(row, f"BPTT minus zeroth order, N={n}"))
+        out.append(difference_of(row, f"BPTT minus zeroth order, N={n}"))
     return out

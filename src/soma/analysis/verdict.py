@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not testable at this scale", "not run"]
 Side = Literal["for", "against", "neither"]
@@ -44,6 +44,11 @@ class Difference:
         lows = [x for x in (self.low, self.seed_low) if not math.isnan(x)]
         highs = [x for x in (self.high, self.seed_high) if not math.isnan(x)]
         return "for" if max(highs) < 0 else "against" if min(lows) > 0 else "neither"
+
+
+def difference_of(row: Any, name: str = "") -> Difference:
+    """Of a row that `contrasts.contrast` made."""
+    return Difference(name, row.difference, row.low, row.high, row.seed_low, row.seed_high, int(row.seeds), row.run)
 
 
 def judge(differences: Sequence[Difference], untestable: str | None = None) -> tuple[Verdict, str]:

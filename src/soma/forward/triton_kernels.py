@@ -1,12 +1,13 @@
-"""Triton kernels of the GPU engine (`triton_engine`, which also states the padded layout that they read).
+"""Triton kernels of the GPU (`triton_engine`, and `triton_network`, which states the padded layout that they read).
 
 Directions come from the counters of soma.probes and are never stored. A block of the network is one kernel over time
 (the LSTM) and one over rows (the MLP) up to a width of 32; wider ones leave matrix products to the vendor's library and
 keep only what stands between them.
 
-Shapes: P copies (S j + s is that of direction j and sign s), J directions, S signs, M parameters of a body, N of its
-padded layout, B sequences (padded), T time steps of a chunk, R = T B rows in the order of time, D padded and WIDTH
-true width, H padded embedding width, V = 256 bytes. Activations are [P, R, D]. Padding holds zeros and stays zero.
+Shapes: P copies (of perturbed ones, S j + s is that of direction j and sign s), J directions, S signs, M parameters of
+a body, N of its padded layout, B sequences (padded), T time steps of a chunk, R = T B rows in the order of time,
+D padded and WIDTH true width, H padded embedding width, V = 256 bytes. Activations are [P, R, D]. Padding holds zeros
+and stays zero.
 """
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-incomplete-defs
 
@@ -240,7 +241,9 @@ def cross_entropy(
     N,
     gain_at,
     head,
+    head_stride,
     targets,
+    targets_stride,
     R,
     WIDTH: tl.constexpr,
     D: tl.constexpr,
@@ -250,14 +253,14 @@ def cross_entropy(
     TILE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """losses [P, R]: -log softmax(LN(x) head^T) at the targets [R], in nats; without LN unless NORM.
+    """losses [P, R]: -log softmax(LN(x) head^T) at the targets, in nats; without LN unless NORM.
 
-    x: [P, R, D] with D <= H; head: [V, H]. Logits stay in registers.
+    x: [P, R, D] with D <= H; head [V, H] and targets [R] of each copy, or of all (stride 0). Logits stay in registers.
     """
     copy = tl.program_id(0).to(tl.int64)
     feature = tl.arange(0, H)
     byte = tl.arange(0, V)
-    decoder = tl.load(head + byte[None, :] * H + feature[:, None])
+    decoder = tl.load(head + copy * head_stride + byte[None, :] * H + feature[:, None])
     stored = feature < D
     for first in range(tl.program_id(1) * TILE, R, tl.num_programs(1) * TILE):
         row = first + tl.arange(0, TILE)
@@ -270,7 +273,7 @@ def cross_entropy(
         logits = tl.dot(h, decoder, input_precision=PRECISION)
         top = tl.max(logits, 1)
         total = tl.sum(tl.exp(logits - top[:, None]), 1)
-        target = tl.load(targets + row, mask=inside, other=0).to(tl.int32)
+        target = tl.load(targets + copy * targets_stride + row, mask=inside, other=0).to(tl.int32)
         chosen = tl.sum(tl.where(byte[None, :] == target[:, None], logits, 0.0), 1)
         tl.store(losses + copy * R + row, tl.log(total) - (chosen - top), mask=inside)
 

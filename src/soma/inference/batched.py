@@ -1,12 +1,14 @@
 """The runner for any torch device: experts side by side in one batch, their groups padded to a common size.
 
 A GPU launches the same few kernels for one expert or for a hundred, so experts whose groups are of similar size run
-together. Nothing here needs a compiler. Shapes as in `soma.inference.runner`; E experts of a batch, B their sequences.
+together. Nothing here needs a compiler; `triton_runner` has kernels in place of the products. Shapes as in
+`soma.inference.runner`; E experts of a batch, B their sequences.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +32,10 @@ class BatchedRunner(Runner):
     """Batched matrix products over experts."""
 
     name = "torch"
+    _tile = 1
+    """Sequences of an expert that cost no more than one."""
+    _cut: int | None = None
+    """Sequences that groups are cut to where an expert may be in a batch twice at no cost."""
 
     def __init__(self, spec: LSTMSpec, bodies: Tensor, heads: Tensor, device: torch.device) -> None:
         super().__init__(spec, bodies, heads)
@@ -45,56 +51,65 @@ class BatchedRunner(Runner):
         rows = torch.from_numpy(np.asarray(sequence, np.int64)).to(self.device)
         time = tokens.shape[1] - 1
         for experts, pairs in self._batches(expert, time):
-            theta, head = self._weights(experts)
             places = torch.from_numpy(pairs).to(self.device)
-            text = read[rows[places]]
-            state: State | None = None
-            for first in range(0, time, _TIME):
-                last = min(first + _TIME, time)
-                hidden, state = lstm.hidden(self.spec, theta, head, text[:, :, first:last], state)
-                skip = max(0, time - scored - first)  # positions of the block that are not scored
-                if skip < last - first:
-                    targets = text[:, :, first + 1 + skip : last + 1]
-                    nats = lstm.cross_entropy(hidden[:, :, skip:], head, targets)
-                    start = first + skip - (time - scored)
-                    out[places, start : start + nats.shape[2]] = nats
+            start = 0
+            for nats in self._nats(*self._weights(experts), read[rows[places]], time - scored):
+                out[places, start : start + nats.shape[2]] = nats
+                start += nats.shape[2]
         return out.double().cpu().numpy()
 
-    def start(self, pairs: int) -> State:
+    def _nats(self, theta: Tensor, head: Tensor, text: Tensor, skip: int) -> Iterator[Tensor]:
+        """Nats [E, B, t] of successive bytes of a batch's text [E, B, T + 1], from the one at `skip` + 1 on."""
+        time = text.shape[2] - 1
+        state: State | None = None
+        for first in range(0, time, _TIME):
+            last = min(first + _TIME, time)
+            hidden, state = lstm.hidden(self.spec, theta, head, text[:, :, first:last], state)
+            scored = max(first, skip)
+            if scored < last:
+                yield lstm.cross_entropy(hidden[:, :, scored - first :], head, text[:, :, scored + 1 : last + 1])
+
+    def start(self, pairs: int) -> Any:
         """Per block, hidden and cell state [P, 1, D]."""
         zero = torch.zeros(pairs, 1, self.spec.width, device=self.device)
         return [(zero, zero) for _ in range(self.spec.depth)]
 
     @torch.inference_mode()
-    def advance(self, expert: NDArray[np.integer], tokens: NDArray[np.uint8], state: State) -> NDArray[np.float64]:
+    def advance(self, expert: NDArray[np.integer], tokens: NDArray[np.uint8], state: Any) -> NDArray[np.float64]:
         theta, head = self._weights([int(e) for e in expert])
-        read = torch.tensor(tokens, device=self.device)[:, None]
-        hidden, state[:] = lstm.hidden(self.spec, theta, head, read, state)
-        logits = torch.einsum("ph,pvh->pv", hidden[:, 0, -1], head)
+        hidden = self._read(theta, head, torch.tensor(tokens, device=self.device)[:, None], state)
+        logits = torch.einsum("ph,pvh->pv", hidden, head[..., : self.spec.embedding])
         return torch.softmax(logits.double(), dim=1).cpu().numpy()
 
+    def _read(self, theta: Tensor, head: Tensor, text: Tensor, state: Any) -> Tensor:
+        """What the head multiplies, [P, H], after all bytes [P, 1, T]; the state moves on in place."""
+        hidden, state[:] = lstm.hidden(self.spec, theta, head, text, state)
+        return hidden[:, 0, -1]
+
     def _weights(self, experts: list[int]) -> tuple[Tensor, Tensor]:
-        """Bodies [E, M] and heads [E, V, H]."""
+        """Bodies [E, M] and heads [E, V, H], views of one head if it is shared."""
         which = torch.tensor(experts, device=self.device)
         heads = self._heads.expand(len(experts), -1, -1) if len(self._heads) == 1 else self._heads[which]
         return self._bodies[which], heads
 
     def _batches(self, expert: NDArray[np.integer], time: int) -> Iterator[Batch]:
-        """Groups of similar size together, so that at most half of a batch is padding."""
+        """Groups of similar size together, so that at most half of a batch is padding beyond the tile."""
         per_sequence = min(_TIME, time) * (10 * self.spec.width + VOCABULARY)
         room = max(1, _BUDGET[self.device.type] // per_sequence)  # sequences at once
-        # One expert's pairs lie together; a group larger than the room is cut.
+        largest = min(room, self._cut or room)
+        # One expert's pairs lie together.
         edges = np.flatnonzero(np.diff(expert, prepend=-1))
         groups = [
-            (int(expert[a]), np.arange(first, min(first + room, b)))
+            (int(expert[a]), np.arange(first, min(first + largest, b)))
             for a, b in zip(edges, np.append(edges[1:], len(expert)), strict=True)
-            for first in range(a, b, room)
+            for first in range(a, b, largest)
         ]
         groups.sort(key=lambda group: -len(group[1]))
         while groups:
             most = len(groups[0][1])
+            fit = max(1, room // max(most, self._tile))
             count = 1
-            while count < min(len(groups), max(1, room // most)) and 2 * len(groups[count][1]) >= most:
+            while count < min(len(groups), fit) and 2 * max(len(groups[count][1]), self._tile) >= most:
                 count += 1
             batch, groups = groups[:count], groups[count:]
             pairs = np.stack([np.pad(places, (0, most - len(places)), mode="edge") for _, places in batch])

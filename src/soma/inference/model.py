@@ -6,9 +6,11 @@ W window bytes, R routed prefix bytes, S scored bytes.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +68,8 @@ class Ensemble:
     about: dict[str, Any]
     """`ensemble.json` of the folder; empty for an ensemble made by hand."""
     engine: str = "auto"
-    """`cpu` (the compiled kernel), `torch`, `evaluator` (the engine of evaluation, to the bit), `triton` (the same with
-    that engine), or `auto`, the fastest one present."""
+    """`cpu` (the compiled kernel), `triton` (the GPU's kernels), `torch`, `evaluator` (the engine of evaluation, to the
+    bit), or `auto`, the fastest one present."""
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -207,7 +209,7 @@ class Ensemble:
 
 
 def make_runner(spec: LSTMSpec, bodies: Tensor, heads: Tensor, engine: str, device: str) -> Runner:
-    """The runner called `engine`; `auto` is the compiled kernel on a CPU if it was built, else torch.
+    """The runner called `engine`; `auto` is the device's kernels if they are there, else torch.
 
     Raises:
         SomaError: if the engine or the device is not available here.
@@ -220,9 +222,18 @@ def make_runner(spec: LSTMSpec, bodies: Tensor, heads: Tensor, engine: str, devi
         raise SomaError(f"the engine cpu does not run on {device}; use auto or torch.")
     if engine == "cpu" or (engine == "auto" and device == "cpu" and compiled.available()):
         return CompiledRunner(spec, bodies, heads)
+    if engine == "triton" or (engine == "auto" and device.startswith("cuda") and find_spec("triton") is not None):
+        if not device.startswith("cuda") and os.environ.get("TRITON_INTERPRET") != "1":
+            raise SomaError("the engine is triton, which needs a CUDA device; use auto, cpu or torch.")
+        try:
+            from soma.inference.triton_runner import TritonRunner
+        except ImportError:
+            raise SomaError(
+                "the engine is triton, which is not installed; install a CUDA build of torch or use torch."
+            ) from None
+        return TritonRunner(spec, bodies, heads, torch.device(device))
     if engine in ("auto", "torch"):
         return BatchedRunner(spec, bodies, heads, torch.device(device))
-    if engine in ("evaluator", "triton"):
-        own = create("auto" if engine == "evaluator" else engine, device)
-        return EvaluatorRunner(spec, bodies, heads, own, torch.device(device))
+    if engine == "evaluator":
+        return EvaluatorRunner(spec, bodies, heads, create("auto", device), torch.device(device))
     raise SomaError(f"the engine is `{engine}`; use auto, cpu, torch, triton or evaluator.")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from soma.analysis.verdict import Difference
+from soma.analysis.verdict import difference_of
 from soma.plan import Plan
 from soma.report.labels import LOSS_NOTE, SEED_NOTE, arm_label, difference_cells, loss_cell, watermark_notes
 from soma.report.paper import PaperValues
@@ -168,13 +168,15 @@ QUESTIONS = {
 }
 
 
+FINDINGS = {"for": "the first is better", "against": "the second is better", "neither": "inconclusive"}
+
+
 def controls_table(plan: Plan, rows: pd.DataFrame) -> Table:
     """What else could explain the comparison at equal total size; ours, not the paper's."""
     cells = []
     for row in rows.itertuples():
-        side = Difference("", row.difference, row.low, row.high, row.seed_low, row.seed_high, row.seeds).side()
-        finding = {"for": "the first is better", "against": "the second is better", "neither": "inconclusive"}[side]
-        names = [_side_label(plan, text) for text in (row.ours, row.theirs)]
+        finding = FINDINGS[difference_of(row).side()]
+        names = [side_label(plan, text) for text in (row.ours, row.theirs)]
         question = (Cell(row.control), Cell(QUESTIONS[row.control]))
         if not row.seeds:
             cells.append((*question, *map(Cell, names), Cell("no cost in common", "not run"), *[NOT_RUN] * 2))
@@ -191,7 +193,7 @@ def controls_table(plan: Plan, rows: pd.DataFrame) -> Table:
     return Table("controls", "Controls that the paper did not run", columns, tuple(cells), notes)
 
 
-def _side_label(plan: Plan, text: str) -> str:
+def side_label(plan: Plan, text: str) -> str:
     """`arm, words` with the arm's label."""
     arm, comma, words = text.partition(",")
     return arm_label(plan.arms[arm]) + comma + words

@@ -8,23 +8,36 @@ from typing import Any
 
 import pandas as pd
 
-from soma.analysis.verdict import Difference, judge
+from soma.analysis.verdict import Difference, difference_of, judge
 from soma.plan import Plan
 from soma.report.claims import CLAIMS
 
 
-def metrics(plan: Plan, losses: pd.DataFrame, found: Mapping[str, Sequence[Difference]]) -> dict[str, Any]:
-    """Losses of Tables 4 and 9 by arm, every claim's differences with their intervals, and verdicts.
+def metrics(
+    plan: Plan,
+    losses: pd.DataFrame,
+    found: Mapping[str, Sequence[Difference]],
+    controls: pd.DataFrame,
+    sizes: pd.DataFrame,
+) -> dict[str, Any]:
+    """Losses of Tables 4 and 9 by arm, every claim's and control's differences with their intervals, and verdicts.
 
     Args:
         losses: rows of `fixed_size.losses`.
         found: differences by claim (`evidence`).
+        controls, sizes: rows of `controls.controls` and `controls.sizes`.
     """
+    ends = sizes[sizes["iterate"] == "last"]
     verdicts = {claim: judge(found.get(claim, []), plan.config.untestable.get(claim))[0] for claim in CLAIMS}
     return {
         "test loss": _losses(plan, losses[losses["set"] == "test"]),
         "external loss": _losses(plan, losses[losses["set"] == "external"]),
         "differences": {claim: {d.name: _ends(d) for d in differences} for claim, differences in found.items()},
+        "controls": {
+            control: {f"{row.ours} minus {row.theirs}": _ends(difference_of(row)) for row in rows.itertuples()}
+            for control, rows in controls[controls["seeds"] > 0].groupby("control")
+        },
+        "sizes": {row.arm: float(row.loss) for row in ends.itertuples()},
         "verdicts": {name: sum(v == name for v in verdicts.values()) for name in sorted(set(verdicts.values()))},
         "claims": verdicts,
     }
@@ -43,6 +56,6 @@ def _losses(plan: Plan, rows: pd.DataFrame) -> dict[str, float]:
 
 def _ends(difference: Difference) -> dict[str, float]:
     """A difference with the intervals that it has; JSON has no word for what is not a number."""
-    names = ("mean", "low", "high", "seed_low", "seed_high")
+    names = ("mean", "low", "high", "seed_low", "seed_high", "seeds")
     found = {name: float(getattr(difference, name)) for name in names}
     return {name: value for name, value in found.items() if not math.isnan(value)}

@@ -1,52 +1,109 @@
-"""The first page of a campaign: what was reproduced, in one screen. As README.md for people who browse the folder, and
-as reStructuredText for the front of the HTML report."""
+"""The first page of a campaign: what was reproduced, in one screen.
+
+As README.md for people who browse the folder, and as reStructuredText for the front of the HTML report; the README of
+the repository opens with the same (report.pages).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
-from soma.analysis.verdict import RULE, Difference, judge
+from soma.analysis.verdict import RULE, Difference, difference_of, judge
 from soma.manifest import read_json
 from soma.plan import Plan
 from soma.report.claims import CLAIMS, PAPER
+from soma.report.comparisons import FINDINGS, QUESTIONS, side_label
 from soma.report.table import significant
 
+BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
+"""Around what one screen shows."""
+SHOWN = {
+    "C1": ("table4", "figure1"),
+    "C2": ("table9",),
+    "C3": ("table7", "table6"),
+    "C4": ("figure11",),
+    "C5": ("figure4",),
+    "C6": ("figure10",),
+    "C7": ("table8", "figure5"),
+    "C8": ("figure7", "figure8"),
+    "C9": ("table12", "figure6"),
+    "C10": ("figure16",),
+    "C11": ("figure17",),
+    "C12": ("ablation", "figure9"),
+    "C13": ("figure11",),
+    "C14": ("table11",),
+    "C15": ("figure14", "table10"),
+    "C16": ("table5",),
+}
+"""Where each claim is shown."""
 COUNTED = ("reproduced", "not reproduced", "inconclusive", "not testable at this scale", "not run")
 
 
 @dataclass(frozen=True)
-class Verdicts:
-    """Claim, statement, the paper's value, the first difference measured, and the verdict with its reason."""
+class Judged:
+    """A claim, what was measured about it, and the verdict with its reason."""
 
-    rows: tuple[tuple[str, str, str, str, str, str], ...]
-
-    def counts(self) -> str:
-        """`3 reproduced, 1 inconclusive`."""
-        found = [row[4] for row in self.rows]
-        return ", ".join(f"{found.count(name)} {name}" for name in COUNTED if name in found)
+    claim: str
+    differences: Sequence[Difference]
+    verdict: str
+    reason: str
 
 
-def verdicts(plan: Plan, measured: Mapping[str, Sequence[Difference]]) -> Verdicts:
-    """One row per claim."""
-    rows = []
-    for claim, statement in CLAIMS.items():
-        differences = measured.get(claim, [])
-        verdict, reason = judge(differences, plan.config.untestable.get(claim))
-        rows.append((claim, statement, PAPER[claim], _measured(differences), verdict, reason))
-    return Verdicts(tuple(rows))
+def verdicts(plan: Plan, measured: Mapping[str, Sequence[Difference]]) -> list[Judged]:
+    """One per claim."""
+    found = {claim: measured.get(claim, []) for claim in CLAIMS}
+    return [Judged(claim, d, *judge(d, plan.config.untestable.get(claim))) for claim, d in found.items()]
 
 
-def _measured(differences: Sequence[Difference]) -> str:
-    if not differences:
-        return "–"
-    d = differences[0]
-    more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
-    seeds = f"{d.seeds} seed" + ("s" if d.seeds != 1 else "")
-    return f"{d.name}: {d.mean:+.3f}, {seeds}{more}"
+def _counts(found: Sequence[Judged]) -> str:
+    """`3 reproduced, 1 inconclusive`."""
+    names = [judged.verdict for judged in found]
+    return ", ".join(f"{names.count(name)} {name}" for name in COUNTED if name in names)
+
+
+def _difference_cells(d: Difference) -> tuple[str, str, str]:
+    """The value with its interval over documents, the interval over seeds, and the number of seeds."""
+    value = f"{d.mean:+.3f}" + ("" if isnan(d.low) else f" [{d.low:+.3f}, {d.high:+.3f}]")
+    over = "–" if isnan(d.seed_low) else f"[{d.seed_low:+.3f}, {d.seed_high:+.3f}]"
+    return value, over, str(d.seeds)
+
+
+def _claim_row(judged: Judged) -> tuple[str, ...]:
+    links = ", ".join(_link(name) for name in SHOWN[judged.claim])
+    opening = f"{judged.claim}: {CLAIMS[judged.claim]}"
+    if not judged.differences:
+        return (opening, PAPER[judged.claim], "–", "–", "–", "–", f"**{judged.verdict}**: {judged.reason}", links)
+    first, *more = judged.differences
+    name = first.name + ("" if first.unit == "nats per byte" else f" ({first.unit})")
+    name += f"; [{len(more)} more](tables/claims.md)" if more else ""
+    ruling = f"**{judged.verdict}**: {judged.reason}"
+    return (opening, PAPER[judged.claim], name, *_difference_cells(first), ruling, links)
+
+
+def _control_row(plan: Plan, row: Any) -> tuple[str, ...]:
+    names = [side_label(plan, text) for text in (row.ours, row.theirs)]
+    opening = (f"{row.control}: {QUESTIONS[row.control]}", " minus ".join(names))
+    if not row.seeds:
+        return (*opening, "no cost in common", "–", "–", "–")
+    difference = difference_of(row)
+    return (*opening, *_difference_cells(difference), f"**{FINDINGS[difference.side()]}**")
+
+
+def _link(name: str) -> str:
+    """To a table's page or a figure's picture."""
+    title = name.capitalize().replace("Table", "Table ").replace("Figure", "Figure ")
+    return f"[{title}](figures/{name}.png)" if name.startswith("figure") else f"[{title}](tables/{name}.md)"
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
 
 def spent(plan: Plan, costs: pd.DataFrame) -> dict[str, float]:
@@ -79,23 +136,45 @@ def environment(plan: Plan, runs: Path) -> dict[str, str]:
 
 
 def readme(
-    plan: Plan, found: Verdicts, cost: Mapping[str, float], where: Mapping[str, str], tables: Mapping[str, str]
+    plan: Plan,
+    found: Sequence[Judged],
+    controls: pd.DataFrame,
+    cost: Mapping[str, float],
+    where: Mapping[str, str],
+    tables: Mapping[str, str],
 ) -> str:
-    """README.md of a campaign's folder.
+    """README.md of a campaign's folder; between BEGIN and END what one screen shows.
 
     Args:
+        controls: rows of `analysis.controls.differences`.
         cost, where: of `spent` and `environment`.
         tables: titles by name.
     """
-    lines = [f"# Campaign `{plan.config.campaign}`", "", *_opening(plan, found), ""]
-    lines += ["| claim | says | paper | here (first difference; negative is for the claim) | verdict | why |"]
-    lines += ["| --- | --- | --- | --- | --- | --- |"]
-    lines += ["| " + " | ".join((row[0], row[1], row[2], row[3], f"**{row[4]}**", row[5])) + " |" for row in found.rows]
-    lines += ["", f"All differences, with their intervals: [claims](tables/claims.md). {RULE}", ""]
-    lines += ["![Test loss at equal total size](figures/figure1.png)", "", "## What it cost", ""]
-    lines += [f"- {name}: {significant(value)}" for name, value in cost.items()]
-    lines += ["", "The six quantities are never merged; [costs](tables/costs.md) has them for every arm.", ""]
-    lines += ["## Where it ran", "", *(f"- {name}: {value}" for name, value in where.items()), ""]
+    folder = f"results/{plan.config.campaign}"
+    lines = [f"# Campaign `{plan.config.campaign}`", "", BEGIN, "", *_opening(plan, found), ""]
+    lines += ["![Test loss at equal total size](figures/figure1.png)", ""]
+    lines += _markdown(
+        (
+            "claim",
+            "paper",
+            "here: negative is for the claim",
+            "95 % over documents",
+            "over seeds",
+            "seeds",
+            "verdict",
+            "in",
+        ),
+        map(_claim_row, found),
+    )
+    lines += ["", "Controls that the paper did not run ([all](tables/controls.md)):", ""]
+    lines += _markdown(
+        ("control", "first minus second", "95 % over documents", "over seeds", "seeds", "finding"),
+        (_control_row(plan, row) for row in controls.itertuples()),
+    )
+    lines += ["", "What it cost, in six quantities that are never merged ([by arm](tables/costs.md)): "]
+    lines[-1] += "; ".join(f"{name} {significant(value)}" for name, value in cost.items()) + "."
+    lines += ["", f"Each is made again by `snakemake --cores all {folder}/tables/table4.md` and the like.", "", END, ""]
+    lines += [RULE, "", "## Where it ran", "", *(f"- {name}: {value}" for name, value in where.items()), ""]
     lines += ["## Tables", "", "A value, its interval, status and runs for each cell stand in the CSV beside each.", ""]
     ordered = sorted(tables.items(), key=lambda table: (not table[0].startswith("table"), len(table[0]), table[0]))
     lines += [f"- [{title}](tables/{name}.md)" for name, title in ordered]
@@ -103,13 +182,13 @@ def readme(
     return "\n".join(lines) + "\n"
 
 
-def front(plan: Plan, found: Verdicts, cost: Mapping[str, float], where: Mapping[str, str]) -> str:
+def front(plan: Plan, found: Sequence[Judged], cost: Mapping[str, float], where: Mapping[str, str]) -> str:
     """The front page of the HTML report, reStructuredText."""
     lines = [f"What was reproduced: campaign {plan.config.campaign}", "=" * 60, "", *_opening(plan, found), ""]
     # Snakemake's page gives it a narrow column: what is measured, and why, stands in the claims table.
     lines += [".. list-table::", "   :widths: 8 27 65", ""]
-    for claim, statement, _, _, verdict, _ in found.rows:
-        lines += [f"   * - {claim}", f"     - **{verdict}**", f"     - {_escape(statement)}"]
+    for judged in found:
+        lines += [f"   * - {judged.claim}", f"     - **{judged.verdict}**", f"     - {_escape(CLAIMS[judged.claim])}"]
     lines += [
         "",
         "*1 What was reproduced* in the menu has every difference, with its interval and the rule; the rest follows",
@@ -121,10 +200,10 @@ def front(plan: Plan, found: Verdicts, cost: Mapping[str, float], where: Mapping
     return "\n".join([*lines, ""])
 
 
-def _opening(plan: Plan, found: Verdicts) -> list[str]:
+def _opening(plan: Plan, found: Sequence[Judged]) -> list[str]:
     run = plan.arm_runs[plan.config.products.fixed_size.soma][0]
     size = f"{run.parameters:,} parameters and {significant(float(run.operations(run.updates)))} operations for an arm"
-    lines = [f"Of {len(found.rows)} claims of the paper: {found.counts()}. The comparison has {size}."]
+    lines = [f"Of {len(found)} claims of the paper: {_counts(found)}. The comparison has {size}."]
     if plan.config.watermark:
         lines += ["", f"{plan.config.watermark.upper()}: the size of this run supports no conclusion."]
     return lines

@@ -19,4 +19,4 @@ def write_metrics(settings: Path, measurements: Path, output: Path) -> None:
     def rows(kind: str) -> pd.DataFrame:
         return pd.read_parquet(measurements / f"{kind}.parquet")
 
-    write_json(output, metrics(plan, rows("losses"), evidence(plan, rows)))
+    write_json(output, metrics(plan, rows("losses"), evidence(plan, rows), rows("controls"), rows("sizes")))

@@ -74,7 +74,7 @@ def write_summary(settings: Path, measurements: Path, runs: Path, tables: Path, 
     found = summary.verdicts(plan, evidence(plan, rows))
     spent, where = summary.spent(plan, rows("costs")), summary.environment(plan, runs)
     titles = {path.stem: path.read_text().splitlines()[0].removeprefix("# ") for path in sorted(tables.glob("*.md"))}
-    text = summary.readme(plan, found, spent, where, titles)
+    text = summary.readme(plan, found, rows("controls"), spent, where, titles)
     write_bytes(output, text.encode())
     write_bytes(output.with_name("front.rst"), summary.front(plan, found, spent, where).encode())
 

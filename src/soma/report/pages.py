@@ -1,0 +1,80 @@
+"""The pages of the repository that quote the reference campaign (`make docs`): no number in them is written by hand.
+
+README.md opens with the first screen of the campaign's own page. docs/results.md is docs/results.template.md, in which
+`{{test loss/soma-n2}}` stands for a number of the campaign's metrics.json and becomes a link to the table that has it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from soma.errors import SomaError
+from soma.manifest import read_json, write_bytes
+from soma.report.summary import BEGIN, END
+
+CAMPAIGN = Path("results/small")
+TABLES = {
+    "test loss": "table4",
+    "external loss": "table9",
+    "differences": "claims",
+    "claims": "claims",
+    "verdicts": "claims",
+    "controls": "controls",
+    "sizes": "sizes",
+}
+"""The table that has what metrics.json holds under a name."""
+
+
+def opened(page: str, campaign: str, folder: str) -> str:
+    """A page whose part between BEGIN and END is that of the campaign's page, with links from where the page lies.
+
+    Args:
+        folder: of the campaign, seen from the page.
+    """
+    block = re.sub(r"\]\((?!https?:)", f"]({folder}/", _inside(campaign).group())
+    return page.replace(_inside(page).group(), block)
+
+
+def filled(template: str, metrics: Mapping[str, Any], folder: str) -> str:
+    """A template with its numbers, each a link; `{{…:+.3f}}` names the format (else .3f, and text as it is).
+
+    Raises:
+        SomaError: at a name that metrics.json does not hold.
+    """
+
+    def number(match: re.Match[str]) -> str:
+        path, form = match["path"].split("/"), match["form"] or ".3f"
+        value: Any = metrics
+        for key in path:
+            if not isinstance(value, dict) or key not in value:
+                raise SomaError(f"docs/results.template.md: metrics.json has no `{match['path']}`.")
+            value = value[key]
+        text = value if isinstance(value, str) else format(value, form).replace("-", "−")
+        return f"[{text}]({folder}/tables/{TABLES[path[0]]}.md)"
+
+    return re.sub(r"\{\{(?P<path>[^{}:]+(?:: [^{}:]+)*)(?::(?P<form>[^{} ]+))?\}\}", number, template)
+
+
+def _inside(page: str) -> re.Match[str]:
+    found = re.search(f"{BEGIN}.*{END}", page, re.S)
+    if found is None:
+        raise SomaError(f"a page lacks the marks {BEGIN} and {END}.")
+    return found
+
+
+def pages() -> dict[Path, str]:
+    """Every page as the campaign's files make it."""
+    readme, results = Path("README.md"), Path("docs/results.md")
+    template, metrics = Path("docs/results.template.md"), read_json(CAMPAIGN / "metrics.json")
+    return {
+        readme: opened(readme.read_text(), (CAMPAIGN / "README.md").read_text(), CAMPAIGN.as_posix()),
+        results: filled(template.read_text(), metrics, f"../{CAMPAIGN.as_posix()}"),
+    }
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        write_bytes(path, text.encode())
