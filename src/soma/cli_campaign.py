@@ -21,7 +21,8 @@ Files that are wrong, missing or extra are listed, and the exit status is 1 if t
 
 _SNAPSHOT = """\
 Record the campaign of dvc.yaml in dvc.lock, so that `dvc push` can share it. Refused unless `snakemake --dry-run` has
-nothing to do: DVC would keep what is out of date as readily as what is not."""
+nothing to do: DVC would keep what is out of date as readily as what is not. With --partial, the stages that have
+something so far: for a campaign that takes several sittings."""
 
 
 def add_commands(commands: Any) -> None:
@@ -34,6 +35,7 @@ def add_commands(commands: Any) -> None:
     c = _command(commands, "verify", "check every file of a campaign", _VERIFY)
     c.add_argument("results", type=Path, help="folder of the campaign, such as results/small")
     c = _command(commands, "snapshot", "hand a finished campaign to DVC", _SNAPSHOT)
+    c.add_argument("--partial", action="store_true", help="what a stopped run has finished so far")
     c.set_defaults(step="snapshot.snapshot")
 
 

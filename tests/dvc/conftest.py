@@ -15,7 +15,7 @@ def origin(tmp_path_factory) -> Repository:
     """The tiny campaign: run, recorded, pushed to the remote inside the repository, committed. Not to be changed."""
     repository = new_repository(tmp_path_factory.mktemp("origin"))
     write_metrics(repository, 0.0)
-    assert "is recorded in dvc.lock" in repository.run("soma", "snapshot").stdout
+    assert "recorded in dvc.lock" in repository.run("soma", "snapshot").stdout
     repository.dvc("push")
     repository.commit("The tiny campaign")
     return repository

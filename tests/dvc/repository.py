@@ -23,7 +23,8 @@ from tests.workflow.conftest import ROOT, Project
 
 RESULTS = Path("results/tiny")
 OVERLAY = "config/tiny.yaml"
-TARGETS = [str(RESULTS / "tables/table4.md")]
+TABLE = RESULTS / "tables/table4.md"
+TARGETS = [str(TABLE)]
 """One table and all that it rests on: data, routing, training from a seed run, evaluation on three sets."""
 PHASES = ["figures", "tables", "measurements", "evaluation", "runs", "shards", "routing", "sets", "corpus"]
 """Folders, last made first."""

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from soma.provenance import packed
-from tests.dvc.repository import OVERLAY, RESULTS
+from tests.dvc.repository import OVERLAY, RESULTS, TABLE
 
 pytestmark = pytest.mark.dvc
 
@@ -35,8 +35,11 @@ def test_after_a_pull_nothing_is_left_to_do_and_an_edit_reruns_what_it_touches(c
 
 def test_records_that_came_before_their_files_hold_too(origin, tmp_path):
     repository = origin.clone(tmp_path / "clone")
+    assert repository.planned() == {}  # the table came with git
+    (repository.folder / TABLE).unlink()
     planned = repository.planned()
     assert (planned["download"], planned["train_expert"]) == (2, 1)
+    repository.run("git", "checkout", "--quiet", str(TABLE))
     repository.configure(cache={"type": "symlink"})
     repository.dvc("pull")
     assert (repository.folder / RESULTS / "measurements/losses.parquet").is_symlink()
@@ -49,13 +52,13 @@ def test_tables_come_with_git_and_a_new_label_needs_the_evaluation_too(clone):
     repository = clone("products")
     results = repository.folder / RESULTS
     assert {p.name for p in results.iterdir() if p.is_dir()} == {"benchmarks", "tables"}
-    assert (results / "tables/table4.md").exists()
+    assert (repository.folder / TABLE).exists()
     assert repository.planned() == {}
     repository.dvc("pull", "evaluation")
     repository.change({"arms": {"soma-n2": {"label": "relabelled"}}})
     records = json.loads(packed(results).read_text())
     assert " of 2 steps (100%) done" in repository.snakemake()
-    assert "relabelled" in (results / "tables/table4.md").read_text()
+    assert "relabelled" in (repository.folder / TABLE).read_text()
     assert json.loads(packed(results).read_text()).keys() == records.keys()  # also of what is not here
 
     refused = repository.run("soma", "snapshot", check=False)
@@ -66,6 +69,7 @@ def test_tables_come_with_git_and_a_new_label_needs_the_evaluation_too(clone):
 
 def test_what_evaluation_reads_can_be_pulled_alone_and_damaged_records_are_a_sentence(clone):
     repository = clone(*(str(RESULTS / name) for name in ("sets", "routing", "runs")))
+    (repository.folder / TABLE).unlink()
     assert repository.planned() == {"evaluate": 3, **SUMMARY}
     path = packed(repository.folder / RESULTS)
     path.write_text(path.read_text()[:-100] + "<<<<<<< HEAD\n")

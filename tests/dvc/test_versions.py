@@ -1,13 +1,14 @@
 """Versions: what is recorded and what is refused, going back and forth, comparing, and damage."""
 
+import shutil
+
 import pytest
 
 from soma.provenance import packed
-from tests.dvc.repository import RESULTS, write_metrics
+from tests.dvc.repository import RESULTS, TABLE, write_metrics
 
 pytestmark = pytest.mark.dvc
 
-TABLE = RESULTS / "tables/table4.md"
 LOSSES = RESULTS / "measurements/losses.parquet"
 
 
@@ -45,6 +46,22 @@ def test_a_new_version_is_recorded_compared_and_left_again(copy):
     found = copy.run("soma", "verify", str(RESULTS), check=False)
     assert found.returncode == 1
     assert found.stdout.startswith(f"wrong    {TABLE}\n")
+
+
+def test_a_campaign_of_several_sittings_is_recorded_as_it_comes(copy, tmp_path):
+    (copy.folder / "dvc.lock").unlink()
+    shutil.rmtree((copy.folder / TABLE).parent)
+    refused = copy.run("soma", "snapshot", check=False)
+    assert "is not what the settings and the code here make" in refused.stderr
+    assert (
+        "data, routing, training, evaluation of results/tiny recorded"
+        in copy.run("soma", "snapshot", "--partial").stdout
+    )
+    copy.dvc("push")
+    copy.commit("So far")
+    clone = copy.clone(tmp_path / "clone")
+    clone.dvc("pull")
+    assert clone.planned() == {"table": 1}
 
 
 def test_a_damaged_object_is_noticed_and_nothing_else_is_lost(copy, tmp_path):

@@ -55,6 +55,12 @@ def test_the_stages_follow_the_workflow():
             assert set(keys) <= yaml.safe_load((ROOT / "config/config.yaml").read_text()).keys()
 
 
+def test_dvc_leaves_out_what_only_finished_steps_of_the_reference_campaign_read(copy):
+    weights, milestones = (f"runs/soma-n2-s0/000-000/{name}.safetensors" for name in ("weights", "milestones"))
+    asked = [f"results/{campaign}/{name}" for campaign in ("small", "tiny") for name in (weights, milestones)]
+    assert copy.dvc("check-ignore", *asked).split() == [f"results/small/{milestones}"]
+
+
 def test_git_keeps_what_dvc_leaves_to_it_and_nothing_else(tmp_path):
     (tmp_path / ".gitignore").write_text((ROOT / ".gitignore").read_text())
     repository = Repository(tmp_path)

@@ -77,7 +77,7 @@ def test_a_figure_is_written_with_what_it_draws(name, tmp_path, monkeypatch):
     drawn = draw(plan, name, tmp_path, monkeypatch)
     assert {path.name for path in tmp_path.iterdir()} == {f"{name}.{suffix}" for suffix in ("svg", "png", "csv")}
     text = (tmp_path / f"{name}.svg").read_text()
-    assert "campaign small: 140,654 parameters, 5.0e13 operations" in text
+    assert "campaign small: 140,654 parameters, 5e13 operations" in text
     if name in VALUES:
         kind, column = VALUES[name]
         expected = set(Rows(plan)(kind)[column].dropna().round(9))

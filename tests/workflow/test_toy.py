@@ -136,6 +136,10 @@ def test_verify_finds_what_is_wrong_missing_or_extra(toy, tmp_path):
     assert toy.run("soma.cli", "verify", str(results)).returncode == 0
     copy = tmp_path / "toy"
     shutil.copytree(results, copy)
+    for path in copy.glob("runs/*/*/milestones.safetensors"):
+        path.unlink()
+    (copy / "routing/vectors.npy").unlink()
+    assert "more stay where they were made" in toy.run("soma.cli", "verify", str(copy)).stdout
     (copy / "tables/table4.md").write_text("better\n")
     (copy / "measurements/losses.parquet").unlink()
     (copy / "runs/stranger").mkdir()

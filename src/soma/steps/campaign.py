@@ -22,7 +22,7 @@ _UNCHECKED = ("logs", "benchmarks", "resume", "settings", "report.html", "manife
 """What a manifest leaves out: what another run of the same campaign may write differently."""
 
 _STAYS = ("milestones.safetensors", "vectors.npy")
-"""Files that DVC leaves where they were made (.dvcignore): a clone without them is whole."""
+"""Files that DVC may leave where they were made (.dvcignore): a clone without them is whole."""
 
 
 def plan(configfile: Sequence[Path], rate: float | None) -> None:
@@ -117,7 +117,7 @@ def _plan_lines(found: Plan, rate: float | None) -> list[str]:
     lines += [
         "",
         f"disk: {significant(final / 1e9)} GB of final weights, {significant(milestones / 1e9)} GB of earlier "
-        "milestones and averages, which DVC leaves out",
+        "milestones and averages",
     ]
     held = getattr(found.config.data.train, "bytes", None)
     if held:

@@ -1,10 +1,11 @@
-"""A finished campaign handed to DVC."""
+"""A campaign handed to DVC."""
 
 from __future__ import annotations
 
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from soma.steps.campaign import write_manifest
 _STAGES = Path("dvc.yaml")
 
 
-def snapshot() -> None:
+def snapshot(partial: bool) -> None:
     """Record the campaign of dvc.yaml in dvc.lock, as `dvc commit` does, once Snakemake has nothing left to do for it.
+
+    Args:
+        partial: record what a stopped run has finished so far, by stages that have something.
 
     Raises:
         SomaError: if a product is out of date, or a file that DVC keeps is not here.
@@ -32,15 +36,35 @@ def snapshot() -> None:
 
     results = Path("results") / values["campaign"]
     stages = pipeline["stages"]
+    here = [name for name, stage in stages.items() if not _missing(stage, filled)]
+    if partial:
+        _record(results, here)
+        return
     _check_up_to_date(results, shlex.split(filled(stages["products"]["cmd"])))
-    outputs = [o for stage in stages.values() for o in (*stage["outs"], *stage.get("metrics", []))]
-    _check_all_here([Path(filled(next(iter(output)))) for output in outputs])
+    missing = [path for stage in stages.values() for path in _missing(stage, filled)]
+    if missing:
+        raise SomaError(
+            f"{missing[0]} is not here ({len(missing)} outputs of dvc.yaml are not), so the campaign was not recorded; "
+            "`dvc pull` brings what was recorded before, `snakemake` makes the rest."
+        )
+    _record(results, here)
+
+
+def _missing(stage: Mapping[str, Any], filled: Callable[[str], str]) -> list[Path]:
+    outputs = (Path(filled(next(iter(output)))) for output in (*stage["outs"], *stage.get("metrics", [])))
+    return [path for path in outputs if not path.exists()]
+
+
+def _record(results: Path, stages: Sequence[str]) -> None:
     # A run that ended right after its last job wrote neither.
     write_manifest(results)
     provenance.pack(results)
-    if _run("dvc", "commit", "--quiet", "--force").returncode:
-        raise SomaError(f"DVC did not record {results}; it says why above.")
-    print(f"{results} is recorded in dvc.lock; now: git add dvc.lock {results}, git commit, dvc push")
+    for stage in stages:
+        if _run("dvc", "commit", "--quiet", "--force", stage).returncode:
+            raise SomaError(f"DVC did not record {stage} of {results}; it says why above.")
+    print(
+        f"{', '.join(stages)} of {results} recorded in dvc.lock; now: git add dvc.lock {results}, git commit, dvc push"
+    )
 
 
 def _check_up_to_date(results: Path, command: list[str]) -> None:
@@ -54,15 +78,6 @@ def _check_up_to_date(results: Path, command: list[str]) -> None:
         raise SomaError(
             f"{results} is not what the settings and the code here make, so it was not recorded; "
             f"run `{shlex.join(command)}` first (with -n it lists what is left to do)."
-        )
-
-
-def _check_all_here(paths: list[Path]) -> None:
-    missing = [path for path in paths if not path.exists()]
-    if missing:
-        raise SomaError(
-            f"{missing[0]} is not here ({len(missing)} of {len(paths)} outputs of dvc.yaml), so the campaign was not "
-            "recorded; `dvc pull` brings what was recorded before, `snakemake` makes the rest."
         )
 
 
