@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.soma-installed
 
-.PHONY: toy setup test lint docs lock snapshot clean
+.PHONY: toy report setup test lint docs lock snapshot clean
 .DEFAULT_GOAL := toy
 
 toy: setup
@@ -14,6 +14,9 @@ toy: setup
 	@echo "report   results/toy/report.html"
 	@echo "tables   results/toy/tables/    (claims.md first)"
 	@echo "figures  results/toy/figures/"
+
+report: setup  # of the reference campaign, from what is here
+	$(BIN)/snakemake --quiet all --cores 1 --report results/small/report.html
 
 setup: $(STAMP)
 

@@ -139,6 +139,8 @@ def test_verify_finds_what_is_wrong_missing_or_extra(toy, tmp_path):
     for path in copy.glob("runs/*/*/milestones.safetensors"):
         path.unlink()
     (copy / "routing/vectors.npy").unlink()
+    assert toy.run("soma.cli", "verify", str(copy), check=False).stdout.count("missing ") > 50
+    (toy.folder / ".dvcignore").write_text("milestones.safetensors\nvectors.npy\n")
     assert "more stay where they were made" in toy.run("soma.cli", "verify", str(copy)).stdout
     (copy / "tables/table4.md").write_text("better\n")
     (copy / "measurements/losses.parquet").unlink()
@@ -150,6 +152,7 @@ def test_verify_finds_what_is_wrong_missing_or_extra(toy, tmp_path):
     expected = {"wrong": "tables/table4.md", "missing": "measurements/losses.parquet", "extra": "runs/stranger/x"}
     assert found == expected
     assert "3 of" in done.stderr
+    (toy.folder / ".dvcignore").unlink()
 
 
 def test_status_says_what_is_done(toy):

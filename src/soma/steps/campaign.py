@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from pathspec import GitIgnoreSpec
+
 from soma.config import load
 from soma.errors import SomaError
 from soma.manifest import describe_files, read_json, sha256_file, write_json
@@ -14,15 +16,13 @@ from soma.report.table import significant
 from soma.runs import RunSpec, operations_of
 
 BASE = Path("config/config.yaml")
+_LEFT_OUT = Path(".dvcignore")
 RATES = {
     "the paper's RTX 5090, 6.9e11 operations in 0.154 s at width 32": 4.5e12,
     "one core of the pilot's CPU, 75 GF/s": 7.5e10,
 }
 _UNCHECKED = ("logs", "benchmarks", "resume", "settings", "report.html", "manifest.json", "provenance.json")
 """What a manifest leaves out: what another run of the same campaign may write differently."""
-
-_STAYS = ("milestones.safetensors", "vectors.npy")
-"""Files that DVC may leave where they were made (.dvcignore): a clone without them is whole."""
 
 
 def plan(configfile: Sequence[Path], rate: float | None) -> None:
@@ -39,7 +39,7 @@ def status(configfile: Sequence[Path]) -> None:
 def verify(results: Path) -> None:
     """Print every file that is wrong, missing or extra.
 
-    What DVC leaves out is checked where it is, and not missed elsewhere.
+    What .dvcignore leaves out is checked where it is, and not missed elsewhere.
 
     Raises:
         SomaError: if there is one.
@@ -48,7 +48,8 @@ def verify(results: Path) -> None:
     found = _checked_files(results)
     wrong = [name for name in sorted(known.keys() & found) if _differs(results / name, known[name])]
     absent = known.keys() - found
-    missed = sorted(name for name in absent if Path(name).name not in _STAYS)
+    stays = GitIgnoreSpec.from_lines(_LEFT_OUT.read_text().splitlines() if _LEFT_OUT.exists() else [])
+    missed = sorted(name for name in absent if not stays.match_file(results / name))
     problems = [("wrong", wrong), ("missing", missed), ("extra", sorted(found - known.keys()))]
     for problem, names in problems:
         for name in names:
