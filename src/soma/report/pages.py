@@ -1,4 +1,6 @@
-"""The pages of the repository that quote the reference campaign (`python -m soma.report.pages`): no number in them is written by hand.
+"""The pages of the repository that quote the reference campaign: no number in them is written by hand.
+
+`python -m soma.report.pages` writes them.
 
 README.md opens with the first screen of the campaign's own page. docs/results.md is docs/results.template.md, in which
 `{{test loss/soma-n2}}` stands for a number of the campaign's metrics.json and becomes a link to the table that has it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def verify(results: Path) -> None:
     wrong = [name for name in sorted(known.keys() & found) if _differs(results / name, known[name])]
     absent = known.keys() - found
     stays = GitIgnoreSpec.from_lines(_LEFT_OUT.read_text().splitlines() if _LEFT_OUT.exists() else [])
-    missed = sorted(name for name in absent if not stays.match_file(results / name))
+    missed = sorted(name for name in absent if not stays.match_file(os.path.relpath(results / name)))
     problems = [("wrong", wrong), ("missing", missed), ("extra", sorted(found - known.keys()))]
     for problem, names in problems:
         for name in names:
