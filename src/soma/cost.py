@@ -28,6 +28,8 @@ class Ledger:
     """Wall-clock start and last sign of life of every process that worked on this, seconds since the epoch."""
     marks: dict[int, dict[str, float]] = field(default_factory=dict)
     """Seconds by phase up to each milestone."""
+    processor: dict[str, float] = field(default_factory=dict)
+    """Seconds by phase that this process's threads ran on a processor: fewer where something else ran beside them."""
     _began: float = 0.0
     """Monotonic clock at the start of this process's session."""
 
@@ -39,9 +41,10 @@ class Ledger:
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
         """Add the block's duration to a phase (monotonic clock)."""
-        started = time.monotonic()
+        started, processor = time.monotonic(), time.process_time()
         yield
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - started
+        self.processor[phase] = self.processor.get(phase, 0.0) + time.process_time() - processor
         if self.sessions:
             self.sessions[-1][1] = self.sessions[-1][0] + time.monotonic() - self._began
 
@@ -51,12 +54,12 @@ class Ledger:
 
     def to_json(self) -> dict[str, Any]:
         marks = {str(update): seconds for update, seconds in self.marks.items()}
-        return {"seconds": self.seconds, "sessions": self.sessions, "marks": marks}
+        return {"seconds": self.seconds, "processor": self.processor, "sessions": self.sessions, "marks": marks}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Ledger:
         marks = {int(update): seconds for update, seconds in value["marks"].items()}
-        return cls(dict(value["seconds"]), [list(s) for s in value["sessions"]], marks)
+        return cls(dict(value["seconds"]), [list(s) for s in value["sessions"]], marks, dict(value["processor"]))
 
 
 def aggregate_device_seconds(parts: Sequence[Ledger], devices: Sequence[int], update: int) -> float:
@@ -71,6 +74,15 @@ def aggregate_device_seconds(parts: Sequence[Ledger], devices: Sequence[int], up
 def whole_job_seconds(parts: Sequence[Ledger], devices: Sequence[int]) -> float:
     """Sum over devices of all the time that jobs ran: start, reading, validation and saving included."""
     return sum(n * (end - start) for part, n in zip(parts, devices, strict=True) for start, end in part.sessions)
+
+
+def processor_share(parts: Sequence[Ledger], threads: int) -> float:
+    """Share of the processors of its threads that the recorded updates had; below 1 where something else ran beside.
+
+    It says nothing about work on a GPU, which needs little of a processor.
+    """
+    seconds = sum(part.seconds.get("update", 0.0) for part in parts)
+    return sum(part.processor.get("update", 0.0) for part in parts) / (threads * seconds) if seconds else 1.0
 
 
 def idealised_elapsed_seconds(parts: Sequence[tuple[Ledger, int]], update: int) -> float:

@@ -48,7 +48,7 @@ def costs(plan: Plan, seconds_per_operation: float = 1e-11, preprocessing: float
     def record(run: RunSpec, part: str) -> dict:
         share = len(plan.parts(run))
         marks = {str(u): {"update": run.operations(u) * seconds_per_operation / share} for u in run.milestones}
-        ledger = Ledger.from_json({"seconds": {}, "sessions": [[0.0, 1.0]], "marks": marks}).to_json()
+        ledger = Ledger.from_json({"seconds": {}, "processor": {}, "sessions": [[0.0, 1.0]], "marks": marks}).to_json()
         return {"ledger": ledger, "devices": 1, "device": "cpu", "threads": 1, "engine": "cpu"}
 
     records = {run.id: {part: record(run, part) for part in plan.parts(run)} for run in plan.runs.values()}

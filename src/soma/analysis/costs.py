@@ -30,6 +30,8 @@ def run_costs(
 ) -> pd.DataFrame:
     """One row for every quantity, milestone and run of an arm, with unit, convention, device, threads and engine.
 
+    `processor_share` says how far a run had its processors for itself (`cost.processor_share`).
+
     Args:
         records: cost.json of every run and part, as written by a training job.
         preprocessing_seconds: what the steps before training took.
@@ -67,6 +69,7 @@ def run_costs(
                             "device": first["device"],
                             "threads": first["threads"],
                             "engine": first["engine"],
+                            "processor_share": cost.processor_share(ledgers, first["threads"]),
                         }
                     )
     return pd.DataFrame(rows)

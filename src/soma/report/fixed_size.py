@@ -204,8 +204,18 @@ def costs_table(plan: Plan, costs: pd.DataFrame) -> Table:
     units = [f"{q} ({conventions.loc[q, 'unit']})" for q in quantities]
     notes = [f"{q}: {conventions.loc[q, 'convention']}." for q in quantities]
     hardware = sorted({f"{r.device}, {r.threads} thread(s) per job, engine `{r.engine}`" for r in costs.itertuples()})
-    notes += ["Mean over seeds. Device: " + "; ".join(hardware) + ".", *watermark_notes(plan)]
+    notes += ["Mean over seeds. Device: " + "; ".join(hardware) + ".", _company(costs), *watermark_notes(plan)]
     return Table("costs", "Costs, in their six quantities", ("method", *units), tuple(cells), tuple(notes))
+
+
+def _company(costs: pd.DataFrame) -> str:
+    """Whether something ran beside the runs while their times were taken."""
+    shares = costs.groupby("run")["processor_share"].first()
+    disturbed = shares[shares < 0.95].sort_values()
+    note = f"Recorded updates of {len(shares)} runs had {shares.min():.2f} to {shares.max():.2f} of their threads' "
+    note += "processors (on a CPU, less than 1 where something ran beside them)"
+    worst = ", ".join(f"{run} {share:.2f}" for run, share in disturbed[:5].items())
+    return f"{note}; below 0.95: {len(disturbed)}" + (f", the least {worst}." if worst else ".")
 
 
 def _arms(plan: Plan) -> list[tuple[str, Arm]]:
