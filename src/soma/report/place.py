@@ -49,7 +49,8 @@ def beside(axis: Axes, labels: Sequence[Label]) -> None:
     for i, y in zip(order, _spread(at[order], heights), strict=True):
         axis.annotate(
             wrapped(labels[i].text), (labels[i].x, labels[i].y), (1.03, y), textcoords="axes fraction",
-            color=labels[i].colour, fontsize=SIZE, va="center", annotation_clip=False, arrowprops=_LEADER,
+            color=labels[i].colour, fontsize=SIZE, va="center", annotation_clip=False,
+            arrowprops=_LEADER | {"relpos": (0.0, 0.5)},
         )  # fmt: skip
 
 

@@ -13,6 +13,8 @@ from soma.report.paper import PaperValues
 from soma.report.place import Label, beside, near
 from soma.report.style import COLOURS, MUTED, PAPER, log_axis, look, panels, save, style
 
+_NEAR = 0.3
+"""Nats per byte from the best arm within which arms end that set the height of Figure 1; others would flatten them."""
 _OTHERS = [colour for colour in COLOURS if colour != "#000000"]
 
 
@@ -22,6 +24,10 @@ def figure1(plan: Plan, paper: PaperValues, losses: pd.DataFrame, costs: pd.Data
     theirs = _paper_points(plan, paper)
     note = f"{BANDS} Crosses: the paper's, by its updates." if theirs else f"{BANDS} The paper's points are not drawn: "
     note += "" if theirs else "they are of 8.4 million parameters on other text."
+    final = drawn.groupby("arm")["loss"].last()
+    shown = drawn[drawn["arm"].map(final) <= final.min() + _NEAR]
+    reported = [float(str(point["loss"])) for point in theirs]
+    bottom, top = min([shown["low"].min(), *reported]), max([shown["high"].max(), *reported])
     with style():
         figure, axes = panels(plan, 2, "Equal total size: test loss against training cost", note, sharey=True)
         ends = []
@@ -29,12 +35,14 @@ def figure1(plan: Plan, paper: PaperValues, losses: pd.DataFrame, costs: pd.Data
             for axis, x in zip(axes[0], ("operations", "device_seconds"), strict=True):
                 curve(axis, found, x, look(i))
             end = found.iloc[-1]
-            ends.append(Label(end["label"], end["device_seconds"], end["loss"], str(look(i)["color"])))
+            text = end["label"] if end["loss"] <= top else f"{end['label']}: above, ends at {end['loss']:.2f}"
+            ends.append(Label(text, end["device_seconds"], min(end["loss"], top), str(look(i)["color"])))
         for point in theirs:
             axes[0, 0].plot(point["operations"], point["loss"], **PAPER)
         for axis, name in zip(axes[0], ("arithmetic operations", "aggregate device time (s)"), strict=True):
             log_axis(axis)
             axis.set_xlabel(name)
+            axis.set_ylim(bottom - 0.04 * (top - bottom), top + 0.04 * (top - bottom))
         axes[0, 0].set_ylabel("test loss (nats per byte)")
         beside(axes[0, 1], ends)
         save(figure, with_paper(drawn, theirs), plan, directory, "figure1")
