@@ -10,7 +10,7 @@ from soma.workflow import code, code_files
 @pytest.mark.parametrize(
     ("config", "jobs"),
     [
-        ("", {"train_seed": 14, "train_expert": 164, "fit_router": 4, "measure": 7}),
+        ("", {"train_seed": 14, "train_expert": 171, "fit_router": 4, "measure": 7}),
         ("config/toy.yaml", {"train_seed": 6, "train_expert": 46, "fit_router": 2, "measure": 7}),
         ("config/paper.yaml", {"train_seed": 10, "train_expert": 948, "fit_router": 5, "download": 3}),
     ],
