@@ -4,6 +4,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.soma-installed
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 .PHONY: toy report setup test lint docs lock snapshot clean
 .DEFAULT_GOAL := toy
@@ -21,13 +22,15 @@ report: setup  # of the reference campaign, from what is here
 setup: $(STAMP)
 
 # torch first, by its exact version: the same pin is a CPU or a CUDA build, which a hash lock cannot express.
+# Bytecode is compiled on all cores; pip would use one.
 # A CUDA build of torch brings its own triton; elsewhere the kernels' tests need one, in interpreter mode.
 $(STAMP): requirements-torch.txt requirements.lock requirements-triton.txt pyproject.toml setup.py $(wildcard src/soma/forward/csrc/* src/soma/inference/csrc/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-torch.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	$(BIN)/python -c "import triton" 2> /dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-triton.txt
+	$(INSTALL) -r requirements-torch.txt
+	$(INSTALL) --require-hashes -r requirements.lock
+	$(INSTALL) --no-deps --no-build-isolation -e .
+	$(BIN)/python -c "import triton" 2> /dev/null || $(INSTALL) --no-deps --require-hashes -r requirements-triton.txt
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages carry templates that are no Python
 	touch $@
 
 test: setup lint

@@ -7,7 +7,10 @@ shared disk serves mixed nodes. Without a C++ compiler the install succeeds and 
 
 from __future__ import annotations
 
+import os
 import platform
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from glob import glob
 
 from setuptools import Extension, setup
@@ -45,20 +48,25 @@ class BuildOptional(build_ext):
     """Builds what the compiler can, and says in one line what is missing."""
 
     def build_extensions(self) -> None:
-        failed = {}
-        for extension in self.extensions:
-            self.build_temp, base = f"{self.build_temp}/{extension.name}", self.build_temp  # same object, other flags
-            try:
-                self.build_extension(extension)
-            except Exception as error:  # whatever the compiler's wrapper raises, the install goes on
-                failed[extension.name] = str(error)
-            self.build_temp = base
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            errors = list(pool.map(self._error, self.extensions))
+        failed = {e.name: str(error) for e, error in zip(self.extensions, errors, strict=True) if error}
         if failed:
             left = "with what was built" if len(failed) < len(self.extensions) else "by the `torch` engine"
             first = next(iter(failed.values()))
             print(
                 f"soma: CPU engine not built for {', '.join(failed)} ({first}); perturbed losses are computed {left}."
             )
+
+    def _error(self, extension: Extension) -> Exception | None:
+        """Whatever the compiler's wrapper raises: the install goes on."""
+        own = copy(self)
+        own.build_temp = f"{self.build_temp}/{extension.name}"  # the same object file, by other flags
+        try:
+            own.build_extension(extension)
+        except Exception as error:
+            return error
+        return None
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": BuildOptional})

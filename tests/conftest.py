@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.project import ROOT, Project
+
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
 
 torch.set_num_threads(1)
 
-ROOT = Path(__file__).parent.parent
-
-
 _LONG = ("workflow", "dvc", "cluster")
 """Folders whose tests share what takes long to set up: the toy campaign, a repository, a cluster."""
+_PATIENT = ("dvc", "cluster")
+"""Those of them that end long before the tests of the toy campaign, which should have the processors first."""
 
 
 def _group(file: str) -> str:
@@ -49,6 +50,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
             return _group(nodeid.split("::")[0])
 
     return ByGroup(config, log)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """With `-n`, a worker that has begun with what can wait goes on at a lower priority."""
+    among_others = hasattr(item.config, "workerinput")
+    if among_others and _group(str(item.path)) in _PATIENT and os.getpriority(os.PRIO_PROCESS, 0) == 0:
+        os.nice(5)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 import yaml
 
-from tests.workflow.conftest import ROOT, Project
+from tests.project import ROOT, Project
 
 STAND_IN = """#!/bin/sh
 case $(basename "$0") in

@@ -10,7 +10,7 @@ import pytest
 
 from soma.manifest import sha256_file
 from tests.cluster.slurm import MISSING, Slurm
-from tests.workflow.conftest import Project
+from tests.project import Project
 
 pytestmark = [
     pytest.mark.slurm,

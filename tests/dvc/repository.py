@@ -19,7 +19,7 @@ from soma.config import merge, read_yaml, resolve
 from soma.manifest import write_json
 from soma.plan import Plan, make_plan
 from soma.report.metrics import metrics
-from tests.workflow.conftest import ROOT, Project
+from tests.project import ROOT, Project
 
 RESULTS = Path("results/tiny")
 OVERLAY = "config/tiny.yaml"

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tests.dvc.repository import Repository
-from tests.workflow.conftest import ROOT, Project
+from tests.project import ROOT, Project
 
 pytestmark = pytest.mark.dvc
 

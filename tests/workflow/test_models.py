@@ -7,7 +7,7 @@ import pytest
 
 from soma.data.sets import open_test
 from soma.inference import Ensemble
-from tests.workflow.conftest import Project
+from tests.project import Project
 
 pytestmark = pytest.mark.workflow
 

@@ -15,7 +15,7 @@ import pytest
 from soma.manifest import sha256_file
 from soma.report.summary import BEGIN
 from soma.runs import part_experts
-from tests.workflow.conftest import Project
+from tests.project import Project
 from tests.workflow.golden import machine
 
 pytestmark = pytest.mark.workflow

@@ -76,13 +76,27 @@ def claims_table(plan: Plan, measured: Mapping[str, Sequence[Difference]]) -> Ta
 _EMPTY = Cell("")
 
 
+def over_documents(difference: Difference, digits: int) -> str:
+    """A difference, with its interval over documents if it has one."""
+    interval = _interval(difference.low, difference.high, digits)
+    return f"{difference.mean:+.{digits}f}" + (interval and f" {interval}")
+
+
+def over_seeds(difference: Difference, digits: int) -> str:
+    """The interval over seeds; empty if there are too few."""
+    return _interval(difference.seed_low, difference.seed_high, digits)
+
+
+def _interval(low: float, high: float, digits: int) -> str:
+    return "" if math.isnan(low) else f"[{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
 def _difference_cells(d: Difference) -> tuple[Cell, ...]:
-    value = f"{d.mean:+.4f}" + ("" if math.isnan(d.low) else f" [{d.low:+.4f}, {d.high:+.4f}]")
     low, high = (None if math.isnan(x) else x for x in (d.low, d.high))
-    seeds = f"{d.seeds} seed" if d.seeds < 2 else f"[{d.seed_low:+.4f}, {d.seed_high:+.4f}] ({d.seeds} seeds)"
+    seeds = f"{over_seeds(d, 4)} ({d.seeds} seeds)" if d.seeds > 1 else f"{d.seeds} seed"
     return (
         Cell(d.name),
-        Cell(value, "measured", d.mean, low, high, d.run),
+        Cell(over_documents(d, 4), "measured", d.mean, low, high, d.run),
         Cell(d.unit),
         Cell(seeds, "measured", d.seeds, run=d.run),
         Cell(d.side(), "measured", run=d.run),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pandas as pd
 from soma.analysis.verdict import RULE, Difference, difference_of, judge
 from soma.manifest import read_json
 from soma.plan import Plan
-from soma.report.claims import CLAIMS, PAPER
+from soma.report.claims import CLAIMS, PAPER, over_documents, over_seeds
 from soma.report.comparisons import FINDINGS, QUESTIONS, side_label
 from soma.report.table import significant
 
@@ -67,11 +66,9 @@ def _counts(found: Sequence[Judged]) -> str:
     return ", ".join(f"{names.count(name)} {name}" for name in COUNTED if name in names)
 
 
-def _difference_cells(d: Difference) -> tuple[str, str, str]:
+def _measured(difference: Difference) -> tuple[str, str, str]:
     """The value with its interval over documents, the interval over seeds, and the number of seeds."""
-    value = f"{d.mean:+.3f}" + ("" if isnan(d.low) else f" [{d.low:+.3f}, {d.high:+.3f}]")
-    over = "–" if isnan(d.seed_low) else f"[{d.seed_low:+.3f}, {d.seed_high:+.3f}]"
-    return value, over, str(d.seeds)
+    return over_documents(difference, 3), over_seeds(difference, 3) or "–", str(difference.seeds)
 
 
 def _claim_row(judged: Judged) -> tuple[str, ...]:
@@ -83,7 +80,7 @@ def _claim_row(judged: Judged) -> tuple[str, ...]:
     name = first.name + ("" if first.unit == "nats per byte" else f" ({first.unit})")
     name += f"; [{len(more)} more](tables/claims.md)" if more else ""
     ruling = f"**{judged.verdict}**: {judged.reason}"
-    return (opening, PAPER[judged.claim], name, *_difference_cells(first), ruling, links)
+    return (opening, PAPER[judged.claim], name, *_measured(first), ruling, links)
 
 
 def _control_row(plan: Plan, row: Any) -> tuple[str, ...]:
@@ -92,7 +89,7 @@ def _control_row(plan: Plan, row: Any) -> tuple[str, ...]:
     if not row.seeds:
         return (*opening, "no cost in common", "–", "–", "–")
     difference = difference_of(row)
-    return (*opening, *_difference_cells(difference), f"**{FINDINGS[difference.side()]}**")
+    return (*opening, *_measured(difference), f"**{FINDINGS[difference.side()]}**")
 
 
 def _link(name: str) -> str:

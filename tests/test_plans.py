@@ -38,6 +38,19 @@ def test_a_bad_configuration_stops_before_the_plan(project, change, words):
     assert "Traceback" not in done.stdout + done.stderr
 
 
+def test_a_configuration_can_run_no_code(project):
+    path = project.folder / "config/evil.yaml"
+    path.write_text("campaign: !!python/object/apply:os.system ['touch pwned']\n")
+    done = project.run("soma.cli", "plan", "--configfile", "config/evil.yaml", check=False)
+    assert done.returncode == 1
+    assert "is not valid YAML" in done.stderr
+    for name in ("x; touch pwned", "$(touch pwned)", "`touch pwned`"):
+        done = project.snakemake("-n", config=project.overlay({"campaign": name}), check=False)
+        assert done.returncode != 0
+        assert "`campaign` is" in done.stdout + done.stderr
+    assert not (project.folder / "pwned").exists()
+
+
 def test_a_step_knows_the_code_that_it_runs():
     train = {p.name for p in code_files("train")}
     assert {"loop.py", "spsa.py", "lstm.py", "probes.py", "windows.py", "engine.cpp"} <= train

@@ -1,0 +1,61 @@
+"""A copy of the project in a folder of its own, with the code that it runs, so that tests can edit both."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parent.parent
+
+
+class Project:
+    """A throw-away checkout."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("workflow", "config", "profiles", "src"):
+            ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            shutil.copytree(ROOT / name, folder / name, ignore=ignore)
+        shutil.copy(ROOT / "Snakefile", folder)
+        self.environment = os.environ | {"PYTHONPATH": str(folder / "src")}
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", *words]
+
+    def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """python -m WORDS, in the folder."""
+        done = subprocess.run(
+            self.command(*words), cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{' '.join(words)} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+        return done
+
+    def snakemake(self, *words: str, config: str = "config/toy.yaml", check: bool = True):
+        files = ["--configfile", config] if config else []
+        return self.run("snakemake", *words, "--cores", "2", *files, check=check)  # --configfile takes what follows
+
+    def planned(self, config: str = "config/toy.yaml") -> dict[str, int]:
+        """Jobs of a dry run by rule; `all` and other rules without work of their own left out."""
+        out = self.snakemake("-n", config=config)
+        table = re.search(r"Job stats:\njob +count\n-+ +-+\n(.*?)\ntotal", out.stdout + out.stderr, re.S)
+        if table is None:
+            assert "Nothing to be done" in out.stdout + out.stderr
+            return {}
+        counts = {line.split()[0]: int(line.split()[1]) for line in table.group(1).splitlines()}
+        counts.pop("all", None)
+        return counts
+
+    def overlay(self, change: dict, base: str = "config/toy.yaml") -> str:
+        """A copy of the toy overlay with a change merged in; returns its path."""
+        from soma.config import merge, read_yaml
+
+        path = self.folder / "config/changed.yaml"
+        path.write_text(yaml.safe_dump(merge(read_yaml(self.folder / base), change)))
+        return "config/changed.yaml"
