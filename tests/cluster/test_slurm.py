@@ -34,7 +34,7 @@ CAMPAIGN = {
     "arms": {"soma-n2": ARM, "spsa-n1-p8": ARM},
     "products": {
         "fixed_size": {"against": ["spsa-n1-p8"], "also": []},
-        "inference": {"arms": ["soma-n2"], "many": "soma-n2", "few": "soma-n2"},
+        "inference": {"arms": ["soma-n2", "spsa-n1-p8"], "many": "soma-n2", "few": "soma-n2"},
     },
 }
 OVERLAY = "config/changed.yaml"
@@ -45,7 +45,8 @@ RULES = [
     *("train_seed", "train_expert", "evaluate", "measure", "summarise", "table"),
 ]
 """All but those that read every run of a campaign."""
-TARGETS = ["results/tiny/tables/table4.md", "results/tiny/tables/table12.md"]
+TARGETS = ["results/tiny/tables/table12.md", "results/tiny/measurements/serving.parquet"]
+EVALUATED = [f"evaluation/test/{arm}.parquet" for arm in ("soma-n2", "spsa-n1-p8")]
 QUICK = ["--slurm-init-seconds-before-status-checks", "6", "--latency-wait", "5", "--set-threads", "measure=4"]
 """The profile is for jobs of hours, on nodes with many cores."""
 
@@ -101,7 +102,8 @@ def test_lost_jobs_continue_and_end_with_the_same_bytes(slurm, tmp_path):
                         requeued = job if part == SHARED else requeued
                 time.sleep(0.05)
             slurm.start_now(requeued)
-            undisturbed.snakemake(TARGETS[0], config=OVERLAY)  # while Snakemake waits to look again
+            local = [f"results/tiny/{name}" for name in EVALUATED]
+            undisturbed.snakemake(*local, config=OVERLAY)  # while Snakemake waits to look again
             assert snakemake.wait(timeout=900) == 0
         finally:
             snakemake.kill()
@@ -115,6 +117,6 @@ def test_lost_jobs_continue_and_end_with_the_same_bytes(slurm, tmp_path):
     assert logged == set(RULES), "a rule did not go through sbatch"
 
     trained = [f"runs/{part}/{name}" for part in PARTS for name in ("weights.safetensors", "history.parquet")]
-    for name in (*trained, "corpus/train/bytes.bin", "tables/table4.csv"):
+    for name in (*trained, "corpus/train/bytes.bin", *EVALUATED):
         first, second = (p.folder / f"results/tiny/{name}" for p in (undisturbed, project))
         assert sha256_file(first) == sha256_file(second), name
