@@ -22,15 +22,15 @@ report: setup  # of the reference campaign, from what is here
 setup: $(STAMP)
 
 # torch first, by its exact version: the same pin is a CPU or a CUDA build, which a hash lock cannot express.
-# Bytecode is compiled on all cores; pip would use one.
 # A CUDA build of torch brings its own triton; elsewhere the kernels' tests need one, in interpreter mode.
+# Bytecode is compiled at the end, on all cores; pip would use one.
 $(STAMP): requirements-torch.txt requirements.lock requirements-triton.txt pyproject.toml setup.py $(wildcard src/soma/forward/csrc/* src/soma/inference/csrc/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) -r requirements-torch.txt
 	$(INSTALL) --require-hashes -r requirements.lock
 	$(INSTALL) --no-deps --no-build-isolation -e .
 	$(BIN)/python -c "import triton" 2> /dev/null || $(INSTALL) --no-deps --require-hashes -r requirements-triton.txt
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # some packages carry templates that are no Python
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # torch carries a file for Python 3.12
 	touch $@
 
 test: setup lint

@@ -61,6 +61,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
+    """A checkout to break."""
     return Project(tmp_path)
 
 
