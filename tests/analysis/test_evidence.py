@@ -1,0 +1,165 @@
+"""From measured rows to the differences of each claim: the right rows, and the sign that the claim says is negative."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from soma.analysis.evidence import evidence
+from soma.analysis.verdict import judge
+from soma.config import load
+from soma.plan import make_plan
+from tests.analysis.invented import ROOT
+
+PLAN = make_plan(load(ROOT / "config/config.yaml"))
+P = PLAN.config.products
+SIGNS = (1.0, 1.01, 0.99)
+"""Of three seeds that agree."""
+
+
+def compared(mean: float, **where) -> dict:
+    """A row of `contrasts.contrast` whose intervals lie on the side of its mean."""
+    ends = dict.fromkeys(("low", "seed_low"), mean - abs(mean) / 2) | dict.fromkeys(
+        ("high", "seed_high"), mean + abs(mean) / 2
+    )
+    return {"difference": mean, **ends, "seeds": 3, "run": "r", **where}
+
+
+class Rows:
+    """Measurements of a campaign in which every claim holds (`side` 1), or the opposite of it (−1)."""
+
+    def __init__(self, side: int) -> None:
+        self.side = side
+
+    def __call__(self, name: str) -> pd.DataFrame:
+        return pd.DataFrame(getattr(self, name.replace("-", "_"))())
+
+    def differences(self):
+        own = {"set": ["test", "external"], "iterate": ["last", "average"]}
+        # Averaged iterates, other sets and other arms say the opposite, and are not asked.
+        for set_ in own["set"]:
+            for iterate in own["iterate"]:
+                for other in (*P.fixed_size.against, *P.fixed_size.also):
+                    counts = iterate == "last" and other in P.fixed_size.against
+                    mean = -0.1 * self.side * (1 if counts else -1)
+                    yield compared(mean, set=set_, split="", iterate=iterate, other=other)
+        yield compared(0.1 * self.side, set="validation", split="", iterate="last", other=P.fixed_size.against[0])
+
+    def tuning_compared(self):
+        for seed, sign in enumerate(SIGNS):
+            yield {"seed": seed, "difference": 0.04 * sign * self.side, "soma_run": f"a{seed}", "spsa_run": f"b{seed}"}
+
+    def objective(self):
+        for seed, sign in enumerate(SIGNS):
+            where = {"run": f"r{seed}", "experts": 4}
+            measured = 4.0 * sign if self.side > 0 else 0.25 * sign
+            yield where | {"part": "variance", "quantity": "ratio", "measured": measured, "predicted": 4.0}
+            yield where | {"part": "variance", "quantity": "summed", "measured": 0.0, "predicted": 1.0}
+            for group in (1, 2):
+                best = 4.0 if self.side > 0 else 64.0
+                yield where | {"part": "split", "group": group, "best_measured": best * sign, "best_predicted": 4.5}
+
+    def paired(self):
+        for phase in ("early", "late", "early minus late"):
+            yield compared(0.1 * self.side, phase=phase)  # at an earlier milestone
+            yield compared(-0.1 * self.side, phase=phase)
+
+    def variance(self):
+        for arm in P.variance.arms:
+            for run, sign in zip(PLAN.arm_runs[arm], SIGNS, strict=False):
+                for update, precision in ((0, "fp32"), (9, "fp64"), (9, "fp32")):
+                    for n in P.variance.n_pert:
+                        power = -1 if self.side > 0 else 1
+                        asked = (update, precision) == (9, "fp32")
+                        value = sign * (run.experts * n) ** float(power if asked else -power)
+                        where = {"run": run.id, "update": update, "precision": precision, "n_pert": n}
+                        yield where | {"variance": value, "grouped": value}
+
+    def reference(self):
+        for arm in P.reference.arms:
+            for run, sign in zip(PLAN.arm_runs[arm], SIGNS, strict=False):
+                for update in (0, 9):
+                    side = self.side if update == 9 else -self.side
+                    for n, batch in P.reference.settings:
+                        error = sign * (n * run.experts) ** float(-side)
+                        where = {"run": run.id, "update": update, "n_pert": n, "batch": batch}
+                        yield where | {"error": error, "aggregate_seconds": 1.0}
+
+    def sweep_differences(self):
+        for axis in ("experts", "n_pert", "batch", "aggregate", "per expert"):
+            yield compared(-0.1 * self.side, axis=axis, larger=4, smaller=1)
+        yield compared(0.1 * self.side, axis="aggregate", larger=8, smaller=1) | {"seeds": 0}  # nothing in common
+
+    def inference(self):
+        for arm in P.inference.arms:
+            for run, sign in zip(PLAN.arm_runs[arm], SIGNS, strict=False):
+                speed = (9.0 if arm == P.inference.many else 1.0) ** self.side
+                yield {"run": run.id, "scored_bytes_per_second": speed * sign}
+
+    def serving(self):
+        yield compared(-0.03 * self.side, arm=P.inference.many)
+        yield {"arm": P.inference.few, "difference": np.nan}
+
+    def active_differences(self):
+        yield compared(-0.01 * self.side, experts=16, k=4, against="k=1")
+
+    def active(self):
+        for seed, sign in enumerate(SIGNS):
+            yield {"part": "complementarity", "run": f"r{seed}", "experts": 16, "spearman": -0.5 * sign * self.side}
+            yield {"part": "pairs", "run": f"r{seed}", "experts": 16, "spearman": 0.5}
+
+    def ablation(self):
+        yield compared(0.1 * self.side, group="base", arm=P.ablation.base)
+        yield compared(-0.1 * self.side, group="partition", arm="bptt-random")
+
+    def allocation(self):
+        for i, arm in enumerate(P.allocation.arms):
+            distance = 0.0001 if self.side > 0 else 0.1
+            row = compared(distance * (-1) ** i, arm=arm)
+            yield row if i else row | {"difference": np.nan}
+
+    def backpropagation(self):
+        for n in (1, 2):
+            yield compared(0.5 * self.side, experts=n, operations=1e12)
+            yield compared(-0.5 * self.side, experts=n, operations=2e12)
+            yield {"experts": n, "operations": 3e12, "seeds": 0}
+
+
+@pytest.mark.parametrize(("side", "verdict"), [(1, "reproduced"), (-1, "not reproduced")])
+def test_every_claim_is_judged_by_its_own_rows(side, verdict):
+    found = evidence(PLAN, Rows(side))
+    assert list(found) == [f"C{n}" for n in range(1, 17)]
+    for claim, differences in found.items():
+        sides = {d.name: d.side() for d in differences}
+        expected = "for" if side > 0 else "against"
+        assert set(sides.values()) == {expected}, (claim, sides)
+        assert judge(differences)[0] == verdict, claim
+
+
+def test_each_difference_names_what_it_compares_and_how_many_there_are():
+    found = {claim: [d.name for d in differences] for claim, differences in evidence(PLAN, Rows(1)).items()}
+    assert found["C1"] == [f"SOMA minus {arm}" for arm in P.fixed_size.against]
+    assert found["C2"] == found["C1"]
+    assert len(found["C4"]) == 2
+    assert found["C5"] == [
+        "independent minus summed, early", "independent minus summed, late", "the early difference minus the late one",
+    ]  # fmt: skip
+    assert found["C6"][0] == "variance at N=16 over N=1"
+    assert len(found["C8"]) == 4
+    assert len(found["C13"]) == 2
+    assert len(found["C14"]) == len(P.allocation.arms) - 1
+    assert found["C16"] == ["BPTT minus zeroth order, N=1", "BPTT minus zeroth order, N=2"]
+
+
+def test_external_splits_are_differences_of_their_own():
+    rows = Rows(1)
+    both = pd.concat([rows("differences").assign(split=name) for name in ("validation", "test")])
+    found = evidence(PLAN, lambda name: both if name == "differences" else rows(name))["C2"]
+    assert len(found) == 2 * len(P.fixed_size.against)
+    assert found[0].name.endswith("(validation)")
+
+
+def test_one_seed_decides_nothing():
+    rows = Rows(1)
+    found = evidence(PLAN, lambda name: rows(name).head(1) if name == "tuning-compared" else rows(name))["C3"]
+    assert [d.side() for d in found] == ["neither"]
+    assert judge(found) == ("inconclusive", "one seed gives no interval over seeds")
