@@ -1,7 +1,8 @@
 """Per-document rows and costs of a campaign whose answers are known."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -42,14 +43,23 @@ def losses(plan: Plan, arms, advantage: Advantage, set_="test") -> pd.DataFrame:
     return pd.DataFrame(out, columns=list(COLUMNS))
 
 
-def costs(plan: Plan, seconds_per_operation: float = 1e-11, preprocessing: float = 0.1) -> pd.DataFrame:
-    """Time in proportion to operations."""
+def costs(
+    plan: Plan,
+    seconds_per_operation: float = 1e-11,
+    preprocessing: float = 0.1,
+    devices: Mapping[str, int] = MappingProxyType({}),
+) -> pd.DataFrame:
+    """Time in proportion to operations.
+
+    Args:
+        devices: how many work on a run, by its id, where that is not 1.
+    """
 
     def record(run: RunSpec, part: str) -> dict:
         share = len(plan.parts(run))
         marks = {str(u): {"update": run.operations(u) * seconds_per_operation / share} for u in run.milestones}
         ledger = Ledger.from_json({"seconds": {}, "processor": {}, "sessions": [[0.0, 1.0]], "marks": marks}).to_json()
-        return {"ledger": ledger, "devices": 1, "device": "cpu", "threads": 1, "engine": "cpu"}
+        return {"ledger": ledger, "devices": devices.get(run.id, 1), "device": "cpu", "threads": 1, "engine": "cpu"}
 
     records = {run.id: {part: record(run, part) for part in plan.parts(run)} for run in plan.runs.values()}
     return run_costs(plan, records, preprocessing)

@@ -5,9 +5,14 @@ import torch
 from soma.estimators.bptt import gradient
 from soma.estimators.head import decoder_gradient
 from soma.forward.engine import create
+from soma.forward.torch_engine import TorchEngine
 from soma.models import lstm
+from soma.models.count import operations_per_token
 from soma.models.spec import LSTMSpec
 from soma.rng import Stream
+from soma.runs import operations_of
+from soma.settings.training import Training
+from tests.estimators.watch import Watch
 
 
 def problem(width, experts=2):
@@ -41,13 +46,42 @@ def test_gradient_is_that_of_finite_differences(width):
             assert np.allclose(grads.flatten(1)[:, index].numpy(), expected, rtol=1e-5, atol=1e-9)
 
 
-def test_the_forward_is_bit_for_bit_the_one_that_spsa_perturbs():
-    spec, theta, head, tokens = problem(8)
-    theta.requires_grad_()
-    bytes_ = torch.from_numpy(tokens)
-    hidden, _ = lstm.hidden(spec, theta, head, bytes_[:, :, :-1])
-    losses = lstm.cross_entropy(hidden, head, bytes_[:, :, 1:]).detach().numpy()
-    assert np.array_equal(losses, create("reference").token_losses(spec, theta.detach(), head, tokens))
+@pytest.mark.parametrize("width", [8, 5])
+def test_the_forward_is_bit_for_bit_the_one_that_spsa_perturbs(width, monkeypatch):
+    """In float64: every byte's loss that `gradient` differentiates, against both engines that have float64."""
+    spec, theta, head, tokens = problem(width)
+    plain, seen = lstm.cross_entropy, []
+
+    def recorded(*arguments):
+        seen.append(plain(*arguments))
+        return seen[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lstm, "cross_entropy", recorded)
+        gradient(spec, theta, head, [tokens], "full")
+    assert len(seen) == 1
+    assert seen[0].requires_grad
+    losses = seen[0].detach().numpy()
+    for engine in (create("reference"), TorchEngine(torch.device("cpu"), torch.float64)):
+        assert np.array_equal(losses, engine.token_losses(spec, theta, head, tokens)), engine.name
+
+
+@pytest.mark.parametrize("width", [8, 5])
+def test_an_update_costs_three_forwards(width):
+    """All that is missing is the gradient of the zero state before the first byte."""
+    spec, theta, head, tokens = problem(width)
+    experts, batch, time = tokens.shape[0], tokens.shape[1], tokens.shape[2] - 1
+    with Watch() as forward:
+        create("reference").token_losses(spec, theta, head, tokens)
+    assert forward.operations == operations_per_token(spec) * experts * batch * time
+    with Watch() as update:
+        gradient(spec, theta, head, [tokens, tokens], "full")
+    settings = Training(
+        method="bptt", width=width, depth=2, embedding=8, experts=experts, batch=batch, crop=time, accumulation=2
+    )
+    zero_states = 2 * experts * batch * spec.depth * 2 * width * 4 * width
+    assert update.operations == operations_of(settings, 1) - zero_states
+    assert operations_of(settings, 7) == 7 * 2 * 3 * forward.operations
 
 
 def test_decoder_path_is_the_delta_rule():

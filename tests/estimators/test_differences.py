@@ -26,10 +26,10 @@ START = torch.from_numpy(np.random.default_rng(2).normal(size=(1, M)))
 
 def quadratic(curvature):
     """0.5 sum_i a_i x_i^2 + G x with a = curvature times fixed numbers of either sign."""
-    return lambda x, _: 0.5 * curvature * (DIAGONAL * x) @ x + G @ x
+    return lambda x: 0.5 * curvature * (DIAGONAL * x) @ x + G @ x
 
 
-def cubic(x, _):
+def cubic(x):
     return (x**3).sum() + (DIAGONAL * x) @ x + G @ x
 
 
@@ -103,7 +103,7 @@ def test_only_alternating_updates_share_directions():
 def test_a_linear_loss_has_one_slope_whatever_the_difference(difference):
     """No curvature: nothing to be biased by, and c = 1."""
 
-    def linear(x, _):
+    def linear(x):
         return G @ x
 
     central = estimate(linear, n_pert=3).gradient
@@ -116,8 +116,8 @@ def test_a_linear_loss_has_one_slope_whatever_the_difference(difference):
 def test_the_reported_loss_is_the_mean_of_those_evaluated(difference):
     seen = []
 
-    def recorded(x, _):
-        seen.append(cubic(x, _))
+    def recorded(x):
+        seen.append(cubic(x))
         return seen[-1]
 
     found = estimate(recorded, n_pert=3, theta=START, difference=difference, side=-1)

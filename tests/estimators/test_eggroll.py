@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from soma.estimators import eggroll
 from soma.estimators.eggroll import Eggroll, read_streams, stream_offsets
 from soma.estimators.rank_one import GRID, MAX_PAIRS, Members, Noise, _philox
 from soma.models import gru
 from soma.models.gru_spec import GRUSpec
 from soma.models.spec import Slot
 from soma.rng import Stream
+from tests.estimators.watch import Watch
 
 SPEC = GRUSpec(5, 2)
 NOISE = Noise(SPEC, Stream.named(0, "eggroll"))
@@ -248,6 +250,29 @@ def test_monotone_transforms_and_offsets_of_streams_change_nothing():
     assert not torch.equal(e.update(theta, worse, 2)[0], reference)
 
 
+def test_swapping_partners_with_their_labels_changes_nothing(monkeypatch):
+    """Negated factors exchange the two members of a pair; their losses and states go with them."""
+    theta, tokens, which = parameters().float(), read_streams(TEXT, 4, 10, 0), [0, 3, 7, 23]
+
+    class Swapped(Noise):
+        def factors(self, pairs, update, device="cpu"):
+            factors = super().factors(pairs, update, device)
+            for left, _ in self.places.values():
+                factors[[p in which for p in pairs], left] *= -1
+            return factors
+
+    e = method()
+    after, states, _ = e.advance(theta, tokens, e.initial_states(), 0)
+    losses, _ = e.member_losses(theta, tokens, e.initial_states(), 0)
+    monkeypatch.setattr(eggroll, "Noise", Swapped)
+    swapped, _ = e.member_losses(theta, tokens, e.initial_states(), 0)
+    assert np.array_equal(swapped[which], losses[which, ::-1])
+    swapped_after, swapped_states, _ = e.advance(theta, tokens, e.initial_states(), 0)
+    assert torch.equal(swapped_after, after)
+    assert torch.equal(swapped_states[which], states[which].flip(1))
+    assert not torch.equal(e.update(theta, losses, 0)[0], after)  # the members without their labels
+
+
 @pytest.mark.parametrize("alpha", [0.05, 0.3, 1.0])
 def test_without_signal_a_share_alpha_moves(alpha):
     e, theta = method(population=1024, alpha=alpha, pair_chunk=256, step=0.02), parameters().float()
@@ -315,6 +340,24 @@ def test_losses_agree_between_chunk_sizes():
     for chunk in (1, 8, 24):
         other, _ = replace(e, pair_chunk=chunk).member_losses(theta, tokens, states, 0)
         assert np.abs(other - losses).max() < 1e-11
+
+
+def test_no_members_weights_are_ever_in_memory():
+    """The largest tensor of an update is smaller than a block's copies of the smallest matrix, grows with the block no
+    faster than in proportion, and not with the population."""
+    spec = GRUSpec(64, 1)
+    theta, tokens = gru.initialise(spec, Stream.named(0, "init")), read_streams(TEXT, 4, 2, 0)
+
+    def largest(pairs, chunk):
+        e = Eggroll(spec, NOISE.stream, 2 * pairs, streams=4, tokens=2, pair_chunk=chunk)
+        with Watch() as seen:
+            e.advance(theta, tokens, e.initial_states(), 0)
+        return seen.largest
+
+    block = largest(128, 64)
+    assert block < 64 * min(slot.size for slot in spec.layout if len(slot.shape) == 2)
+    assert largest(256, 64) == block
+    assert spec.size < largest(128, 128) <= 2 * block
 
 
 # Streams

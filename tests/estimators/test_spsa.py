@@ -15,7 +15,7 @@ M = SPEC.size
 
 
 class Objective(Engine):
-    """An engine whose loss is any function of (theta [M], sequence number) in float64, averaged over the batch."""
+    """An engine whose loss is any function of theta [M] in float64, whatever the batch."""
 
     name = "objective"
 
@@ -26,26 +26,20 @@ class Objective(Engine):
         z = probes.vectors().astype(np.float64)
         out = np.empty((*z.shape[:2], len(signs)))
         for e, j, s in np.ndindex(*out.shape):
-            out[e, j, s] = self.loss(theta[e].double().numpy() + signs[s] * eps[e] * z[e, j], tokens[e, :, 0])
+            out[e, j, s] = self.loss(theta[e].double().numpy() + signs[s] * eps[e] * z[e, j])
         return out
 
     def token_losses(self, spec, theta, head, tokens):
-        pairs = zip(theta.double().numpy(), tokens[:, :, 0], strict=True)
-        return np.array([self.loss(weights, sequences) for weights, sequences in pairs])[:, None, None]
+        return np.array([self.loss(weights) for weights in theta.double().numpy()])[:, None, None]
 
     def hidden(self, *_):
         raise NotImplementedError
 
 
-def estimate(
-    loss, *, n_pert=4, update=0, kind="dense", eps=1e-2, batch=1, accumulation=1, theta=None, sign=1, **options
-):
-    """One estimate; the 'bytes' of a batch are its sequences' numbers."""
+def estimate(loss, *, n_pert=4, update=0, kind="dense", eps=1e-2, accumulation=1, theta=None, sign=1, **options):
+    """One estimate for one expert."""
     theta = torch.zeros(1, M) if theta is None else theta
-    batches = [
-        (Stream.named(1, "batch").words(batch, update=update, direction=a) % 251).astype(np.uint8).reshape(1, batch, 1)
-        for a in range(accumulation)
-    ]
+    batches = [np.zeros((1, 1, 1), np.uint8)] * accumulation
     streams = [
         Probes(SPEC, Stream.named(0, "probe"), kind, update, (0,), range(a * n_pert, (a + 1) * n_pert))
         for a in range(accumulation)
@@ -58,7 +52,7 @@ def estimate(
 G = np.random.default_rng(5).normal(size=M)
 
 
-def linear(theta, _):
+def linear(theta):
     return theta @ G
 
 
@@ -67,7 +61,7 @@ def test_exact_along_a_direction_for_quadratics(eps):
     curvature = np.random.default_rng(1).normal(size=M)
     theta = torch.from_numpy(np.random.default_rng(2).normal(size=(1, M)))
 
-    def quadratic(x, _):
+    def quadratic(x):
         return 0.5 * (curvature * x) @ x + G @ x
 
     z = Probes(SPEC, Stream.named(0, "probe"), "dense", 0, (0,), range(1)).signs()[0, 0].astype(np.float64)
@@ -77,7 +71,7 @@ def test_exact_along_a_direction_for_quadratics(eps):
 
 
 def test_error_on_cubics_falls_with_the_square_of_eps():
-    def cubic(x, _):
+    def cubic(x):
         return (x**3).sum() + G @ x
 
     exact = estimate(linear, n_pert=2).gradient
@@ -143,41 +137,71 @@ def test_sparse_mean_variance_and_total_error():
     options = {"kind": "sparse", "n_pert": n_pert}
     assert_mean(relative_errors(reference=q * G, **options), centred, "centred variance")
     assert_mean(relative_errors(**options), centred + bias, "total error")
-    mean = np.mean([estimate(linear, update=u, **options).gradient[0] for u in range(400)], axis=0)
-    z_score = (mean - q * G) / np.sqrt(q * (1 + s - 2 * q) * G**2 / (n_pert * 400) + q * (G @ (q * G)) / (n_pert * 400))
-    assert (z_score**2).mean() < 1.3
+    draws = 400
+    mean = np.mean([estimate(linear, update=u, **options).gradient[0] for u in range(draws)], axis=0)
+    variance = q * (G @ (q * G) + (1 - 2 * q) * G**2) / n_pert  # of every coordinate; their sum is `centred` |G|^2
+    assert variance.sum() == pytest.approx(centred * (G @ G))
+    z_score = (mean - q * G) / np.sqrt(variance / draws)
+    assert abs((z_score**2).mean() - 1) < 5 * (2 / M) ** 0.5
 
 
-NOISE = np.random.default_rng(9).normal(size=(251, M)) * 0.3
+# Noise of the batch. Few coordinates and much noise, so that no term of a formula is small beside the others.
+
+FEW = LSTMSpec(1, 1, 1)
+A = FEW.size - 1
+NU = 6.0
+SLOPE = np.random.default_rng(8).normal(size=FEW.size)
+NOISE = np.random.default_rng(9).normal(size=(251, FEW.size))
 NOISE -= NOISE.mean(axis=0)
-NU = (NOISE**2).sum(axis=1).mean() / (G @ G)
+NOISE *= (NU * (SLOPE @ SLOPE) / (NOISE**2).sum(axis=1).mean()) ** 0.5
 
 
-def noisy(theta, sequences):
-    return theta @ (G + NOISE[sequences].mean(axis=0))
+class NoisyLinear(Objective):
+    """Linear losses whose slope is the mean over the batch's sequences of SLOPE plus row `byte` of NOISE."""
+
+    def losses(self, spec, theta, head, tokens, probes, eps, signs=(1, -1)):
+        slopes = SLOPE + NOISE[tokens[:, :, 0]].mean(axis=1)
+        along = np.einsum("ejm,em->ej", probes.signs(), slopes) * np.array(eps)[:, None]
+        return along[:, :, None] * signs
 
 
-def noisy_errors(draws=500, **options):
-    errors = [((estimate(noisy, update=u, **options).gradient[0] - G) ** 2).sum() for u in range(draws)]
-    return np.array(errors) / (G @ G)
+def noisy_errors(n_pert, batch, accumulation=1, draws=20_000):
+    """|g_hat - SLOPE|^2 / |SLOPE|^2 of independent estimates: every draw is an expert with draws of its own."""
+    experts = range(draws)
+    batches, directions = [], []
+    for a in range(accumulation):
+        rows = Stream.named(1, "batch").integers(batch, len(NOISE), direction=a, expert=np.array(experts))
+        batches.append(rows.astype(np.uint8)[:, :, None])
+        own = range(a * n_pert, (a + 1) * n_pert)
+        directions.append(Probes(FEW, Stream.named(0, "probe"), "dense", 0, tuple(experts), own))
+    theta = torch.zeros(draws, FEW.size)
+    found = spsa.estimate(NoisyLinear(None), FEW, theta, theta, batches, directions, [1e-2] * draws)
+    return ((found.gradient - SLOPE) ** 2).sum(axis=1) / (SLOPE @ SLOPE)
 
 
-@pytest.mark.parametrize(("n", "b"), [(2, 8), (8, 2)])
+def assert_terms(values, *terms):
+    """The mean is the sum of the terms within four standard errors, which are less than half of the smallest term: a
+    formula without one of them, or with one of them twice, fails."""
+    error = values.std(ddof=1) / len(values) ** 0.5
+    assert abs(values.mean() - sum(terms)) < 4 * error, f"{values.mean():.4f}, not {sum(terms):.4f} ± {error:.4f}"
+    assert 4 * error < min(terms) / 2, "too few draws to tell"
+
+
+@pytest.mark.parametrize(("n", "b"), [(18, 6), (6, 2), (4, 12)])
 def test_variance_with_a_batch_shared_by_all_directions(n, b):
-    a = M - 1
-    assert_mean(noisy_errors(n_pert=n, batch=b), a / n + NU / b + a * NU / (n * b), "shared batch")
+    assert_terms(noisy_errors(n, b), A / n, NU / b, A * NU / (n * b))
 
 
 def test_variance_of_accumulated_batches():
-    a, n, b, accumulated = M - 1, 4, 2, 3
-    expected = (a / n + NU / b + a * NU / (n * b)) / accumulated
-    assert_mean(noisy_errors(n_pert=n, batch=b, accumulation=accumulated), expected, "accumulation")
+    n, b, accumulated = 9, 3, 3
+    terms = A / (n * accumulated), NU / (b * accumulated), A * NU / (n * b * accumulated)
+    assert_terms(noisy_errors(n, b, accumulated), *terms)
 
 
 def test_variance_of_one_fresh_batch_per_direction():
-    a, n, b = M - 1, 6, 2
-    expected = (a + (a + 1) * NU / b) / n
-    assert_mean(noisy_errors(n_pert=1, batch=b, accumulation=n), expected, "fresh batch per direction")
+    """[a + (a + 1) nu / B] / n: unlike with a shared batch, nu / B alone is divided by n too."""
+    n, b = 6, 1
+    assert_terms(noisy_errors(1, b, n), A / n, A * NU / (b * n), NU / (b * n))
 
 
 def test_accumulated_batches_draw_their_own_directions():

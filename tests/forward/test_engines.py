@@ -9,7 +9,7 @@ import pytest
 import torch
 from cases import KERNELS, difference_error, make_case, trained
 
-from soma.forward import cpu
+from soma.forward import cpu, torch_engine
 
 WIDTHS = [8, 16, 32, 33, 64, 181, 509]
 FAST = ["torch", *KERNELS]
@@ -109,6 +109,20 @@ def test_token_losses_and_hidden(width, name, make_engine):
 
 
 @pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("kind", ["sparse", "gaussian"])
+def test_weights_stay_bit_for_bit(kind, name, make_engine):
+    case, engine = make_case(16, kind=kind, eps=0.1), make_engine(name)
+    before = case.theta.clone(), case.head.clone(), case.tokens.copy()
+    case.losses(engine)
+    case.losses(engine, -1)
+    case.token_losses(engine)
+    case.hidden(engine)
+    assert torch.equal(case.theta, before[0])
+    assert torch.equal(case.head, before[1])
+    np.testing.assert_array_equal(case.tokens, before[2])
+
+
+@pytest.mark.parametrize("name", FAST)
 def test_large_logits_and_saturated_gates(name, make_engine):
     """No exponential overflows: the loss is exact far beyond what a trained model reaches."""
     case = make_case(33, batch=18)
@@ -150,6 +164,23 @@ def test_same_bits_whatever_shares_the_call(kind, name, make_engine):
         np.testing.assert_array_equal(some.losses(engine), whole[:, 2:4])
         rows = replace(case, tokens=np.ascontiguousarray(case.tokens[:, 7:12]))
         np.testing.assert_array_equal(rows.token_losses(engine), tokens[:, 7:12])
+
+
+@pytest.mark.parametrize(("width", "kind"), [(16, "sparse"), (33, "gaussian")])
+def test_chunks_of_the_torch_engine_change_no_more_than_rounding(width, kind, make_engine, monkeypatch):
+    """Of copies and, unperturbed, of sequences. Products of another shape may round differently, so that the budget,
+    which fixes the chunks, is a constant."""
+    case, engine = make_case(width, batch=5, time=6, directions=4, kind=kind), make_engine("torch")
+    losses, tokens = case.losses(engine), case.token_losses(engine)
+    floats = 10 * width + 256  # of a sequence and time step
+    for copies in (1, 3, 6):
+        monkeypatch.setattr(torch_engine, "_BUDGET", {"cpu": copies * 5 * 6 * floats})
+        assert engine._copies(case.spec, case.tokens) == copies
+        np.testing.assert_allclose(case.losses(engine), losses, rtol=1e-7)
+    for rows in (1, 2, 4):
+        monkeypatch.setattr(torch_engine, "_BUDGET", {"cpu": rows * 6 * floats})
+        assert engine._rows(case.spec, case.tokens) == rows
+        np.testing.assert_allclose(case.token_losses(engine), tokens, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", KERNELS)

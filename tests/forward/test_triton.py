@@ -54,7 +54,9 @@ class TestAgainstTheReference:
     @pytest.mark.parametrize("width", [8, 16, 32, 33])
     def test_losses_and_their_differences(self, width):
         case = make_case(width, batch=13, time=4, experts=1)
+        before = case.theta.clone()
         got, want = case.losses(engine()), case.losses(REFERENCE)
+        assert torch.equal(case.theta, before)
         assert got.dtype == np.float64
         np.testing.assert_allclose(got, want, rtol=3e-6)
         assert difference_error(got, want) <= 2e-4

@@ -1,0 +1,128 @@
+"""The equal search (Tables 6 and 7, claim C3) on invented losses whose answers are known, and how equal it is."""
+
+import numpy as np
+import pytest
+
+from soma.analysis import tuning
+from soma.config import load
+from soma.errors import SomaError
+from soma.manifest import write_json
+from soma.plan import make_plan
+from soma.steps import select
+from tests.analysis.invented import ROOT, losses
+
+PLAN = make_plan(load(ROOT / "config/config.yaml"))
+T = PLAN.config.products.tuning
+SOMA, SPSA = ([*T.variants(base)] for base in T.bases)
+"""Names of the settings' arms, in the order of the configuration."""
+
+
+def rows(advantage, arms=PLAN.groups["tuning"], set_="validation"):
+    """Losses lower by `advantage(arm, run)`; averages and other k, which nobody should look at, are better."""
+
+    def better(arm, run, update, iterate, k):
+        return advantage(arm, run) if iterate == "last" and k == PLAN.arms[arm].active else 1.0
+
+    return losses(PLAN, arms, better, set_)
+
+
+def search(advantage):
+    return tuning.search(PLAN, rows(advantage))
+
+
+def chosen(found):
+    return [*found.loc[found["chosen"], "arm"]]
+
+
+def favour(*arms):
+    """The named settings are best by 0.1, and seeds differ by 0.01."""
+    return lambda arm, run: 0.1 * (arm in arms) - 0.01 * run.seed
+
+
+@pytest.mark.parametrize(
+    ("lr", "eps", "edge"),
+    [(1.25e-3, 1.25e-3, ""), (6.25e-4, 1.25e-3, "lr"), (5e-3, 1.25e-3, "lr"), (1.25e-3, 2.5e-3, "eps")],
+)
+def test_the_best_setting_is_chosen_and_an_edge_of_the_grid_is_flagged(lr, eps, edge):
+    place = T.settings.index((lr, eps))
+    found = search(favour(SOMA[place], SPSA[0]))
+    assert chosen(found) == [SOMA[place], SPSA[0]]
+    own = found[found["base"] == T.soma].reset_index()
+    assert list(zip(own["lr"], own["eps"], strict=True)) == list(T.settings)
+    best = own.loc[place]
+    assert best["edge"] == edge
+    assert set(found.loc[~found["chosen"], "edge"]) == {""}
+    assert best["loss"] == pytest.approx(own["loss"].drop(place).mean() - 0.1)
+    assert np.allclose(found["sd"], 0.01)  # of seeds 0, 1, 2
+    assert (found["failed"] == 0).all()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("-inf")], ids=["not a number", "infinite"])
+def test_a_failed_run_is_counted_and_its_setting_never_chosen(bad):
+    def advantage(arm, run):
+        return bad if (arm, run.seed) == (SOMA[1], 2) else favour(SOMA[1], SPSA[1])(arm, run) + 0.05 * (arm == SOMA[4])
+
+    found = search(advantage).set_index("arm")
+    assert found.loc[SOMA[1], "failed"] == 1
+    assert found["failed"].sum() == 1
+    assert np.isnan(found.loc[SOMA[1], "loss"])
+    assert chosen(found.reset_index()) == [SOMA[4], SPSA[1]]
+
+
+def test_a_search_without_a_setting_that_worked_is_one_sentence():
+    with pytest.raises(SomaError) as caught:
+        search(lambda arm, run: float("nan") if arm in SPSA else 0.0)
+    advice = "lower the rates or steps that are tried."
+    assert str(caught.value) == f"every setting of `{T.spsa}` that was tried failed; {advice}"
+
+
+def test_every_seed_of_both_chosen_settings_is_tested_and_compared():
+    found = search(favour(SOMA[2], SPSA[3]))
+    runs = tuning.chosen_runs(PLAN, found)
+    assert runs == [(f"{name}-s{seed}", name) for name in (SOMA[2], SPSA[3]) for seed in T.seeds]
+    tested = rows(lambda arm, run: (0.3 + 0.1 * run.seed) * (arm == SOMA[2]), (SOMA[2], SPSA[3]), "test")
+    compared = tuning.compare(PLAN, found, tested)
+    assert list(compared["seed"]) == list(T.seeds)
+    assert np.allclose(compared["difference"], [0.3, 0.4, 0.5])  # SPSA minus SOMA
+    assert np.allclose(compared["spsa"] - compared["soma"], compared["difference"])
+    assert [*compared["soma_run"], *compared["spsa_run"]] == [run for run, _ in runs]
+
+
+def test_the_test_set_is_opened_once_and_for_the_chosen_runs_alone(tmp_path, monkeypatch):
+    found = search(favour(SOMA[0], SPSA[5]))
+    found.to_parquet(tmp_path / "tuning.parquet")
+    write_json(tmp_path / "campaign.json", PLAN.config.model_dump(mode="json"))
+    write_json(tmp_path / "compute.json", PLAN.config.compute.model_dump(mode="json"))
+    opened, evaluated = [], []
+    monkeypatch.setattr(select, "open_set", lambda role, path: opened.append((role, path)))
+
+    def evaluate_entries(entries, *_):
+        evaluated.extend(entries)
+        return found  # any rows
+
+    monkeypatch.setattr(select, "evaluate_entries", evaluate_entries)
+    files = [tmp_path / name for name in ("campaign.json", "tuning.parquet", "test.parquet", "runs", "routing", "out")]
+    select.evaluate_chosen(*files, compute=tmp_path / "compute.json", threads=1)
+    assert opened == [("test", tmp_path / "test.parquet")]
+    runs = [PLAN.runs[run] for run, _ in tuning.chosen_runs(PLAN, found)]
+    assert [entry["run"]["id"] for entry in evaluated] == [run.id for run in runs]
+    assert [entry["active"] for entry in evaluated] == [[run.experts] for run in runs]
+    assert (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("overlay", [None, "toy.yaml", "paper.yaml"])
+def test_every_setting_has_the_same_seeds_and_operations(overlay):
+    plan = make_plan(load(ROOT / "config/config.yaml", *([ROOT / "config" / overlay] if overlay else [])))
+    product = plan.config.products.tuning
+    spent = []
+    for base in product.bases:
+        names = [*product.variants(base)]
+        assert len(names) == len(set(product.settings))
+        runs = [run for name in names for run in plan.arm_runs[name]]
+        assert [run.seed for run in runs] == [*product.seeds] * len(names)
+        same = {run.settings.model_copy(update={"lr": 0.0, "eps": 0.0}).model_dump_json() for run in runs}
+        assert len(same) == 1  # nothing but lr and eps differs
+        assert len({(run.updates, run.operations(run.updates)) for run in runs}) == 1
+        spent.append((runs[0].operations(runs[0].updates), runs[0].operations(1)))
+    (ours, step), (theirs, other_step) = spent
+    assert abs(ours - theirs) < max(step, other_step)  # whole updates: equal to less than one
