@@ -13,6 +13,8 @@ import pytest
 from soma.analysis import backpropagation, continuations, controls, fixed_size, sweep, tuning
 from soma.config import load
 from soma.plan import Plan, make_plan
+from soma.report import summary
+from soma.report.claims import verdicts
 from soma.report.controls import precision_finding, size_finding
 from soma.report.labels import Shown, difference_cells, named, over_runs
 from soma.report.measured import agreement
@@ -278,6 +280,19 @@ def test_intervals_over_runs_and_of_small_differences():
         "[-0.2000, +0.2000] (2 seeds)",
     ]
     assert [significant(x) for x in (1410.4, 590.3, 12, 3.29e4, 4.5e16)] == ["1,410", "590", "12", "32,900", "4.5e16"]
+
+
+def test_the_first_page_has_every_claim_and_control():
+    plan, rows = plan_of("small"), rows_of("small")
+    cost = summary.spent(plan, rows("costs"))
+    page = summary.readme(plan, verdicts(plan, rows), rows("controls"), ("B6: x.", "B7: y."), cost, {}, {"table4": "T"})
+    opening = page.split(summary.END)[0]
+    for name in (*(f"C{n}: " for n in range(1, 17)), *(f"B{n}: " for n in range(1, 8))):
+        assert name in opening
+    lines = [line for line in opening.splitlines() if line.startswith("| ")]
+    assert {line.replace(r"\|", "").count("|") for line in lines} == {6, 8}
+    assert "| ~" in opening
+    assert "spsa-n1" not in opening
 
 
 def test_the_report_has_a_place_of_its_own_for_every_product():

@@ -39,7 +39,7 @@ def number(value: float | int | None, status: Status, digits: int = 4, run: str 
     """A number; None is `not run`."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return NOT_RUN if status == "measured" else Cell("–", status)
-    return Cell(significant(value) if digits < 0 else f"{value:.{digits}f}", status, value, run=run)
+    return Cell(significant(value) if digits < 0 else f"{value:,.{digits}f}", status, value, run=run)
 
 
 def measured(value: float, low: float, high: float, run: str, digits: int = 4) -> Cell:
