@@ -101,7 +101,7 @@ class Plan:
 
 MEASUREMENTS = ("variance", "objective", "reference", "active", "inference", "estimator-variance", "precision")
 EARLY = ("variance", "reference")
-"""Those that also open earlier milestones."""
+"""Those that also measure the first milestone."""
 
 
 def run_id(arm: str, seed: int) -> str:

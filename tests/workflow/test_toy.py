@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -25,7 +26,7 @@ TIMED = ["costs", "table3", "table8", "table12", "table13", "claims", "controls"
 TABLES = [
     *(f"table{n}" for n in range(1, 14)),
     *("claims", "controls", "sizes", "ablation", "crossings", "populations", "estimators", "costs", "precision"),
-    "clusters",
+    *("clusters", "steps"),
 ]
 FIGURES = [f"figure{n}" for n in (1, *range(4, 12), 13, 14, 15, 16, 17)] + ["precision", "sizes", "estimators"]
 
@@ -90,9 +91,20 @@ def test_independent_losses_are_better_than_summed_ones_on_the_same_draws(toy):
         assert list(history[column]) == list(summed[column])
 
 
+def has_its_hashes(folder: Path, record: str) -> dict:
+    """A record beside files, whose hashes it must give."""
+    found = json.loads((folder / record).read_text())
+    for name, known in found["files"].items():
+        assert known["sha256"] == sha256_file(folder / name), folder / name
+    return found
+
+
 def test_every_measured_cell_leads_to_its_run_configuration_data_code_and_checkpoint(toy):
     results = toy.folder / "results/toy"
-    manifest = json.loads((results / "corpus/train/manifest.json").read_text())
+    corpus = has_its_hashes(results / "corpus/train", "manifest.json")["files"]["bytes.bin"]["sha256"]
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=toy.folder, capture_output=True, text=True, check=True
+    ).stdout.strip()
     walked: set[str] = set()
     for name in TABLES:
         if name == "clusters":  # of the router, which no run made
@@ -111,7 +123,9 @@ def test_every_measured_cell_leads_to_its_run_configuration_data_code_and_checkp
             assert record["run"] == settings
             for name in ("weights", "milestones"):
                 assert record[f"{name}_sha256"] == sha256_file(part / f"{name}.safetensors")
-            assert record["corpus_sha256"] == manifest["files"]["bytes.bin"]["sha256"]
+            assert record["corpus_sha256"] == corpus
+            assert record["shards_sha256"] == sha256_file(results / "shards" / settings["shards"] / "shards.json")
+            assert record["commit"] == commit
             assert record["engine"]
             assert record["soma"]
     losses = pd.read_parquet(results / "measurements/losses.parquet")
@@ -120,6 +134,26 @@ def test_every_measured_cell_leads_to_its_run_configuration_data_code_and_checkp
         own = (rows["run"] == row.run) & (rows["update"] == row.update) & (rows["iterate"] == row.iterate)
         rows = rows[own & (rows["k"] == row.k)]
         assert row.loss == pytest.approx(rows["nats"].sum() / rows["bytes"].sum(), rel=1e-12)
+
+
+def test_losses_lead_to_their_evaluation_sets_and_clusters_to_their_router(toy):
+    results = toy.folder / "results/toy"
+    corpus = sha256_file(results / "corpus/train/bytes.bin")
+    for role in ("validation", "test", "external"):
+        facts = has_its_hashes(results / "sets", f"{role}.json")
+        assert facts["how"].get("train_sha256", corpus) == corpus
+        scored = pd.read_parquet(results / f"evaluation/{role}/soma-n2.parquet")
+        assert scored[scored["run"] == "soma-n2-s0"].drop_duplicates("document")["bytes"].sum() == facts["scored"]
+    features = has_its_hashes(results / "routing/features", "features.json")
+    cells = table(toy, "clusters")
+    counts = {cell["row"]: int(cell["text"]) for cell in cells if cell["column"] == "N"}
+    for n in set(counts.values()):
+        router = has_its_hashes(results / f"routing/router-n{n}", "router.json")
+        assert (router["features"], router["n"]) == (features["id"], n)
+        shown = [
+            float(cell["value"]) for cell in cells if counts[cell["row"]] == n and cell["column"] == "training windows"
+        ]
+        assert shown == list(np.bincount(np.load(results / f"routing/labels-n{n}.npy")))
 
 
 def test_the_first_page_answers_what_was_reproduced(toy):

@@ -12,8 +12,8 @@ EVIDENCE = (
 )
 TABLE_INPUTS = {
     "claims": measured(*EVIDENCE),
-    "controls": measured("controls"),
-    "sizes": measured("sizes"),
+    "controls": measured("controls", "sizes", "differences", "precision"),
+    "sizes": measured("sizes", "differences"),
     "table1": [f"{SETS}/validation.json", f"{SETS}/test.json"],
     "table2": [],
     "table3": measured("costs", "reference"),
@@ -32,21 +32,45 @@ TABLE_INPUTS = {
     "populations": measured("populations"),
     "estimators": measured("estimators"),
     "costs": measured("costs"),
+    "steps": measured("costs"),
     "precision": measured("precision"),
     "clusters": [f"{ROUTING}/clusters-n{n}.json" for n in PLAN.expert_counts],
 }
-CATEGORY = {
-    "claims": "1 What was reproduced",
-    "controls": "2 Controls",
-    "sizes": "2 Controls",
-    "precision": "2 Controls",
-    "costs": "5 Costs",
-    "clusters": "6 More",
-    "ablation": "6 More",
-    "crossings": "6 More",
-    "populations": "6 More",
-    "estimators": "6 More",
+# Sections of the report, and what stands in each: the paper's order, with what goes together side by side.
+SECTIONS = {
+    "What was reproduced": ["claims"],
+    "Settings and costs": ["table1", "table2", "table3", "costs", "steps", "clusters"],
+    "Equal size and budget": ["figure1", "table4", "table9"],
+    "Controls of ours": ["controls", "sizes", "precision"],
+    "Backpropagation and tuning": ["table5", "table6", "table7", "populations"],
+    "Gradient estimates": [
+        *("figure4", "table8", "figure5", "figure10", "figure11", "estimators")
+    ],
+    "Scaling and allocation": [
+        *("figure7", "figure8", "table10", "figure13", "crossings", "figure14"),
+        "table11",
+    ],
+    "Ablations": ["figure9", "ablation"],
+    "Inference and averaging": [
+        *("table12", "table13", "figure6", "figure15", "figure16", "figure17")
+    ],
 }
+
+
+def section(name):
+    """Where the report shows a product. It sorts sections and labels as text, hence the numbers."""
+    for i, (title, names) in enumerate(SECTIONS.items(), 1):
+        if name in names:
+            return f"{i} {title}"
+
+
+def labels(name, kind):
+    """One label alone: of several, the report would take some for switches."""
+    names = next(names for names in SECTIONS.values() if name in names)
+    title = name.replace(kind, f"{kind} ") if kind in name else f"{name}, {kind}"
+    return {"product": f"{names.index(name) + 1:02d} {title.capitalize()}"}
+
+
 FIGURE_INPUTS = {
     "figure1": measured("losses", "costs"),
     "figure4": measured("paired"),
@@ -78,8 +102,8 @@ rule table:
         html=report(
             f"{TABLE_DIR}/{{name}}.html",
             caption="../report/table.rst",
-            category=lambda wc: CATEGORY.get(wc.name, "3 Tables"),
-            labels=lambda wc: {"table": wc.name, "campaign": CONFIG.campaign},
+            category=lambda wc: section(wc.name),
+            labels=lambda wc: labels(wc.name, "table"),
         ),
     log:
         f"{LOGS}/table-{{name}}.log",
@@ -105,8 +129,8 @@ rule figure:
         svg=report(
             f"{FIGURE_DIR}/{{name}}.svg",
             caption="../report/figure.rst",
-            category=lambda wc: CATEGORY.get(wc.name, "4 Figures"),
-            labels=lambda wc: {"figure": wc.name, "campaign": CONFIG.campaign},
+            category=lambda wc: section(wc.name),
+            labels=lambda wc: labels(wc.name, "figure"),
         ),
         png=f"{FIGURE_DIR}/{{name}}.png",
         csv=f"{FIGURE_DIR}/{{name}}.csv",
@@ -148,7 +172,7 @@ rule metrics:
 
 rule summary:
     input:
-        measured(*EVIDENCE, "controls", "costs"),
+        measured(*EVIDENCE, "controls", "sizes", "precision", "costs"),
         tables=[f"{TABLE_DIR}/{name}.md" for name in TABLE_INPUTS],
         figure=f"{FIGURE_DIR}/figure1.png",
     output:

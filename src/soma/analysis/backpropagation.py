@@ -20,7 +20,8 @@ def summarise(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
         rows: per-document losses of the arms on the validation set (`evaluate.COLUMNS`).
 
     Returns:
-        `zeroth_order` and `bptt` are means over seeds, missing where an arm has no milestones around the budget;
+        `zeroth_order` and `bptt` are means over seeds, each with its interval over documents, missing where an arm
+        has no milestones around the budget;
         `difference` is BPTT minus zeroth-order over the seeds that both have, with its interval over documents and,
         with two seeds or more, over seeds.
     """
@@ -34,11 +35,15 @@ def summarise(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
             for name, arm in zip(("zeroth_order", "bptt"), pair, strict=True):
                 found[name] = _by_seed(plan, scores, arm, budget)
                 values = list(found[name].values())
-                row[name] = float(np.mean([v[0] for v in values])) if values else float("nan")
+                mean = float(np.mean([v[0] for v in values])) if values else float("nan")
+                draws = np.mean([v[1] for v in values], axis=0) if values else np.full(1, np.nan)
+                interval = percentile_interval(mean, draws)
+                row |= {name: mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
                 row[f"{name}_interpolated"] = any(v[2] for v in values)
                 row[f"{name}_runs"] = " ".join(r.id for r in plan.arm_runs[arm])
             row["run"] = f"{row['zeroth_order_runs']} {row['bptt_runs']}"
             seeds = sorted(found["zeroth_order"].keys() & found["bptt"].keys())
+            row["interpolated"] = row["zeroth_order_interpolated"] or row["bptt_interpolated"]
             out.append(row | _difference(found, seeds))
     return pd.DataFrame(out)
 

@@ -63,14 +63,17 @@ def contrast(plan: Plan, scores: Scores, ours: Side, theirs: Side) -> dict[str, 
     return difference_row(ours_mean - theirs_mean, ours_draws - theirs_draws) | {"run": " ".join(runs)}
 
 
-def difference_row(per_seed: NDArray[np.float64], draws: NDArray[np.float64]) -> dict[str, Any]:
+def difference_row(
+    per_seed: NDArray[np.float64], draws: NDArray[np.float64], interpolated: bool = False
+) -> dict[str, Any]:
     """Columns of a difference.
 
     Args:
         per_seed: [seeds]; draws: [R, seeds].
+        interpolated: whether a loss in it lies between two milestones.
     """
     interval = percentile_interval(float(per_seed.mean()), draws.mean(axis=1))
-    counts = {"seeds": len(per_seed), "seeds_won": int((per_seed < 0).sum())}
+    counts = {"seeds": len(per_seed), "seeds_won": int((per_seed < 0).sum()), "interpolated": interpolated}
     return interval_columns("difference", interval, seed_interval(per_seed)) | counts
 
 
@@ -107,7 +110,7 @@ def at_equal_cost(
     """
     seeds = shared_seeds(plan, ours.arm, theirs.arm)
     pairs = zip(*(_runs(plan, side.arm, seeds) for side in (ours, theirs)), strict=True)
-    means, draws, runs = [], [], []
+    means, draws, runs, between = [], [], [], False
     for pair in pairs:
         ends = min(cost[run.id][-1] for run in pair), max(cost[run.id][0] for run in pair)
         budget = ends[0] if where == "late" else ends[1]
@@ -119,11 +122,12 @@ def at_equal_cost(
             continue
         means.append(found[0][0] - found[1][0])
         draws.append(found[0][1] - found[1][1])
+        between |= found[0][2] or found[1][2]
         runs += [run.id for run in pair]
     if not means:
         nothing = np.full((1,), np.nan)
         return difference_row(nothing, nothing[None]) | {"seeds": 0, "run": ""}
-    return difference_row(np.array(means), np.stack(draws, axis=1)) | {"run": " ".join(runs)}
+    return difference_row(np.array(means), np.stack(draws, axis=1), between) | {"run": " ".join(runs)}
 
 
 def _runs(plan: Plan, arm: str, seeds: Sequence[int]) -> list[RunSpec]:

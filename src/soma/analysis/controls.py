@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from soma.analysis.contrasts import Side, at_equal_cost, contrast, loss_row, scores_of
@@ -73,6 +74,22 @@ def sizes(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
         for iterate in ("last", "average"):
             out.append(sizes_ | cost | {"iterate": iterate} | loss_row(plan, scores, Side(arm, iterate=iterate)))
     return pd.DataFrame(out)
+
+
+def beside_curve(plan: Plan, rows: pd.DataFrame, arm: str) -> float:
+    """Last iterate of an arm minus the curve of the monoliths at its parameters; not a number beside the curve's ends.
+
+    The curve is linear in the logarithm of the parameters between two monoliths; 2 % beyond an end count as the end.
+
+    Args:
+        rows: of `sizes`.
+    """
+    ends = rows[rows["iterate"] == "last"].set_index("arm")
+    curve = ends.loc[list(plan.config.products.controls.sizes)].sort_values("parameters")
+    sizes_, own = curve["parameters"].to_numpy(float), ends.loc[arm]
+    if not sizes_[0] / 1.02 <= own["parameters"] <= sizes_[-1] * 1.02:
+        return float("nan")
+    return float(own["loss"] - np.interp(np.log(own["parameters"]), np.log(sizes_), curve["loss"]))
 
 
 def _operations(plan: Plan, arms: Sequence[str]) -> dict[str, list[float]]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from soma.analysis.bootstrap import seed_interval
 from soma.errors import SomaError
 from soma.plan import Plan
 
@@ -22,8 +23,9 @@ def search(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
         rows: per-document losses of the tuning runs on the validation set (`evaluate.COLUMNS`).
 
     Returns:
-        One row per (base arm, setting): `loss` mean over seeds, `sd` their sample standard deviation, `failed` runs,
-        `chosen`, and `edge`: whether a chosen lr or eps is the smallest or largest that was tried.
+        One row per (base arm, setting): `loss` mean over seeds, `sd` their sample standard deviation, `seed_low` and
+        `seed_high` the 95 % interval over them, `failed` runs, `chosen`, and `edge`: whether a chosen lr or eps is the
+        smallest or largest that was tried.
     """
     tuning = plan.config.products.tuning
     out: list[dict[str, Any]] = []
@@ -66,9 +68,12 @@ def _outcome(plan: Plan, rows: pd.DataFrame, arm: str) -> dict[str, Any]:
     losses = np.array([_final_loss(plan, rows, arm, run.id) for run in runs])
     finite = np.isfinite(losses)
     whole = bool(finite.all())
+    interval = seed_interval(losses) if whole else None
     return {
         "loss": float(losses.mean()) if whole else float("nan"),
         "sd": float(losses.std(ddof=1)) if whole and len(losses) > 1 else float("nan"),
+        "seed_low": interval.low if interval else float("nan"),
+        "seed_high": interval.high if interval else float("nan"),
         "seeds": len(losses),
         "failed": int((~finite).sum()),
         "run": " ".join(run.id for run in runs),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from soma.analysis.verdict import RULE, Difference, judge
+import pandas as pd
+
+from soma.analysis.evidence import Rows, evidence
+from soma.analysis.verdict import RULE, judge
 from soma.plan import Plan
-from soma.report.labels import watermark_notes
+from soma.report.labels import Shown, difference_cells, named, watermark_notes
+from soma.report.measured import agreement
+from soma.report.paper import PaperValues
 from soma.report.table import NOT_RUN, Cell, Table
 
 CLAIMS = {
@@ -48,56 +53,80 @@ PAPER = {
 }
 
 
-def claims_table(plan: Plan, measured: Mapping[str, Sequence[Difference]]) -> Table:
-    """For every claim one row per difference; the verdict stands in the first.
+@dataclass(frozen=True)
+class Judged:
+    """A claim, what was measured about it, and the verdict with its reason."""
+
+    claim: str
+    differences: Sequence[Shown]
+    verdict: str
+    reason: str
+
+
+def verdicts(plan: Plan, rows: Rows) -> list[Judged]:
+    """One per claim, from measurements and summaries by name."""
+    measured, between = evidence(plan, rows), _interpolated(rows)
+    found = []
+    for claim in CLAIMS:
+        differences = [
+            Shown(**vars(d) | {"name": named(plan, d.name), "interpolated": (d.run, d.mean) in between})
+            for d in measured[claim]
+        ]
+        found.append(Judged(claim, differences, *judge(differences, plan.config.untestable.get(claim))))
+    return found
+
+
+def _interpolated(rows: Rows) -> set[tuple[str, float]]:
+    """Runs and value of differences between two milestones: their rows say it, the evidence does not."""
+    tables = [rows(name) for name in ("backpropagation", "sweep-differences")]
+    return {(row.run, row.difference) for table in tables for row in table.itertuples() if row.interpolated}
+
+
+def claims_table(plan: Plan, paper: PaperValues, found: Sequence[Judged], references: pd.DataFrame) -> Table:
+    """For every claim one row per difference; `″`: as above.
 
     Args:
-        measured: of `analysis.evidence.evidence`.
+        references: rows of the reference measurement, for the check that C7 rests on.
     """
     rows: list[tuple[Cell, ...]] = []
-    for claim, statement in CLAIMS.items():
-        differences = measured.get(claim, [])
-        verdict, reason = judge(differences, plan.config.untestable.get(claim))
-        runs = " ".join(dict.fromkeys(run for d in differences for run in d.run.split()))
-        opening = (Cell(claim), Cell(statement), Cell(PAPER[claim], "paper"))
-        ruling = (Cell(verdict, "measured" if differences else "not run", run=runs), Cell(reason))
-        for i, difference in enumerate(differences):
-            head, tail = (opening, ruling) if i == 0 else ((_EMPTY,) * 3, (_EMPTY,) * 2)
-            rows.append((*head, *_difference_cells(difference), *tail))
-        if not differences:
-            rows.append((*opening, *[NOT_RUN] * 5, *ruling))
+    for judged in found:
+        runs = " ".join(dict.fromkeys(run for d in judged.differences for run in d.run.split()))
+        claim = Cell(judged.claim)
+        ruling = Cell(judged.verdict, "measured" if judged.differences else "not run", judged.verdict, run=runs)
+        opening, reason = (Cell(CLAIMS[judged.claim]), Cell(PAPER[judged.claim], "paper")), Cell(judged.reason)
+        for i, d in enumerate(judged.differences):
+            value, seeds = difference_cells(d)
+            side = Cell(d.side(), "measured", d.side(), run=d.run)
+            texts = (*opening, reason) if i == 0 else (_DITTO, replace(_DITTO, status="paper"), _DITTO)
+            rows.append((claim, *texts[:2], Cell(d.name), value, Cell(d.unit), seeds, side, ruling, texts[2]))
+        if not judged.differences:
+            rows.append((claim, *opening, *[NOT_RUN] * 5, ruling, reason))
     columns = (
         "claim", "statement", "paper", "difference (the claim: negative)", "measured, 95 % over documents", "unit",
         "95 % over seeds", "speaks", "verdict", "why",
     )  # fmt: skip
-    return Table("claims", "Claims", columns, tuple(rows), (RULE, *watermark_notes(plan)))
+    notes = (RULE, f"C7: {agreement(references)}", *_more(paper), *watermark_notes(plan))
+    return Table("claims", "Claims", columns, tuple(rows), notes)
 
 
-_EMPTY = Cell("")
+_DITTO = Cell("″")
 
 
-def over_documents(difference: Difference, digits: int) -> str:
-    """A difference, with its interval over documents if it has one."""
-    interval = _interval(difference.low, difference.high, digits)
-    return f"{difference.mean:+.{digits}f}" + (interval and f" {interval}")
-
-
-def over_seeds(difference: Difference, digits: int) -> str:
-    """The interval over seeds; empty if there are too few."""
-    return _interval(difference.seed_low, difference.seed_high, digits)
-
-
-def _interval(low: float, high: float, digits: int) -> str:
-    return "" if math.isnan(low) else f"[{low:+.{digits}f}, {high:+.{digits}f}]"
-
-
-def _difference_cells(d: Difference) -> tuple[Cell, ...]:
-    low, high = (None if math.isnan(x) else x for x in (d.low, d.high))
-    seeds = f"{over_seeds(d, 4)} ({d.seeds} seeds)" if d.seeds > 1 else f"{d.seeds} seed"
+def _more(paper: PaperValues) -> tuple[str, ...]:
+    """What else the paper reports about a claim."""
+    early, late = (paper.tables["figure4"][phase] for phase in ("early", "late"))
+    ratios = " and ".join("{} to {}".format(*f) for f in (early["variance_factor_fp64"], late["variance_factor"]))
+    sweep, active, budgets = (paper.tables[name] for name in ("figure7", "figure16", "figure14"))
+    elapsed, updates, n_pert = (sweep[k] for k in ("n_sweep_validation", "n_sweep_at_4M_updates", "n8_npert64_to_1024"))
+    hours, many, few = n_pert["gpu_hours"], budgets["n256"], budgets["n2"]
     return (
-        Cell(d.name),
-        Cell(over_documents(d, 4), "measured", d.mean, low, high, d.run),
-        Cell(d.unit),
-        Cell(seeds, "measured", d.seeds, run=d.run),
-        Cell(d.side(), "measured", run=d.run),
+        f"More of the paper. C4: in training, N=4 (Figure 4), the variance ratio is {ratios}, early and late.",
+        f"C8 (Figure 7): validation {elapsed['n1']} at N=1 and {elapsed['n256']} at N=256 after "
+        f"{elapsed['cutoff_hours']} hours, {updates['n1']} and {updates['n256']} after 4M updates; N=8 with n_pert=64 "
+        f"{n_pert['npert64']} for {hours['npert64']:,} GPU-hours, with 1,024 {n_pert['npert1024']} for "
+        f"{hours['npert1024']:,}.",
+        f"C10 (Figure 16): with k=4 {active['n256_k4']} at N=256 and {active['n8_k4']} at N=8.",
+        f"C15 (Figure 14): {many['validation']} at N=256 for {many['elapsed_hours']} hours elapsed and "
+        f"{many['gpu_hours']:,} GPU-hours, {few['validation']} at N=2 for {few['elapsed_hours']} hours and "
+        f"{few['gpu_hours']} GPU-hours.",
     )

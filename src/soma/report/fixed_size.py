@@ -10,10 +10,21 @@ import pandas as pd
 from soma.analysis.costs import QUANTITIES, WHOLE_JOBS
 from soma.config import Arm
 from soma.plan import Plan
-from soma.report.labels import LOSS_NOTE, arm_label, watermark_notes
+from soma.report.labels import (
+    LOSS_NOTE,
+    RUN_NOTE,
+    SEED_NOTE,
+    arm_label,
+    loss_seeds_cell,
+    over_runs,
+    watermark_notes,
+)
 from soma.report.paper import PaperValues, method_label
 from soma.report.table import NOT_RUN, Cell, Table, measured, number
 from soma.runs import RunSpec
+
+SHARED = ("arithmetic operations", "preprocessing")
+"""Quantities that all runs of an arm have in common."""
 
 
 def table1(plan: Plan, paper: PaperValues, sets: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -61,26 +72,22 @@ def table1(plan: Plan, paper: PaperValues, sets: Mapping[str, Mapping[str, Any]]
 
 
 def table2(plan: Plan, paper: PaperValues) -> Table:
-    """Parameters at fixed total size."""
-    by_count = {row["n"]: row for row in paper.tables["table2"]}
-    rows: list[tuple[int, str, RunSpec | None, Mapping[str, Any]]] = []
-    seen: set[tuple[str, int, int, bool]] = set()
-    for name, runs in plan.arm_runs.items():
-        run = runs[0]
+    """Parameters at fixed total size: each size of the arms of Table 4 once."""
+    theirs = {row["n"]: row for row in paper.tables["table2"]}
+    found: dict[tuple[int, str, int], RunSpec] = {}
+    for name in plan.config.products.fixed_size.arms:
+        run = plan.arm_runs[name][0]
         family = "GRU" if run.settings.method == "eggroll" else "LSTM"
-        key = (family, run.experts, run.settings.width, run.trains_head)
-        if key in seen:
-            continue
-        seen.add(key)
-        rows.append((run.experts, name, run, by_count.get(run.experts, {}) if family == "LSTM" else {}))
-    for n, row in by_count.items():
-        if n not in {r[0] for r in rows}:
-            rows.append((n, "", None, row))
-    cells = tuple(_parameter_row(n, run, row) for n, _, run, row in sorted(rows, key=lambda r: (r[0], r[1])))
+        found.setdefault((run.experts, family, run.settings.width), run)
+    rows: list[tuple[int, RunSpec | None, Mapping[str, Any]]] = []
+    for (n, family, _), run in found.items():
+        rows.append((n, run, theirs.pop(n, {}) if family == "LSTM" else {}))
+    rows += [(n, None, row) for n, row in theirs.items()]
+    cells = tuple(_parameter_row(*row) for row in sorted(rows, key=lambda row: row[0]))
     columns = ("N", "head", "width", "body", "ensemble", "width (paper)", "body (paper)", "ensemble (paper)")
     notes = (
-        "Counted from the tensors' shapes. `shared`: one frozen head for all; `local`: every expert trains its own; "
-        "`untied`: EGGROLL's, counted in its body.",
+        "The arms of Table 4, counted from the tensors' shapes. `shared`: one frozen head for all; `local`: every "
+        "expert trains its own; `untied`: EGGROLL's, counted in its body.",
         "Adam keeps two further numbers for every trained weight, with or without backpropagation.",
         *watermark_notes(plan),
     )
@@ -88,33 +95,34 @@ def table2(plan: Plan, paper: PaperValues) -> Table:
 
 
 def table3(plan: Plan, paper: PaperValues, costs: pd.DataFrame, steps: pd.DataFrame) -> Table:
-    """The same run under several conventions of device time.
+    """The same runs under several conventions of device time.
 
     Args:
         costs: rows of `costs.run_costs`.
         steps: rows of the reference measurement, for the seconds of a step on a quiet machine.
     """
     name = max(plan.config.products.fixed_size.arms, key=lambda arm: plan.arms[arm].experts)
-    run = plan.arm_runs[name][0]
-    own = costs[(costs["run"] == run.id) & (costs["update"] == run.updates)].set_index("quantity")["value"]
-    s = run.settings
-    alone = steps[(steps["run"] == run.id) & (steps["n_pert"] == s.n_pert) & (steps["batch"] == s.batch)]
-    step = float(alone["aggregate_seconds"].iloc[-1]) if len(alone) else None
-    recorded, jobs = (float(own[q]) for q in ("aggregate device time", WHOLE_JOBS))
-    fixed = None if step is None else step * run.updates * s.accumulation
+    runs = plan.arm_runs[name]
+    first, ids, s = runs[0], " ".join(run.id for run in runs), runs[0].settings
+    alone = steps[steps["run"].isin(ids.split()) & (steps["n_pert"] == s.n_pert) & (steps["batch"] == s.batch)]
+    step = alone.groupby("run")["aggregate_seconds"].last()
     theirs = {row["convention"]: row["gpu_hours"] for row in paper.tables["table3"]}
+    recorded, jobs = (_spent(costs, runs, quantity) for quantity in ("aggregate device time", WHOLE_JOBS))
     rows = [
         ("recorded updates of every expert, added up", recorded, theirs["recorded_expert_mean_times"]),
         ("all the time of the jobs, validation and saving included", jobs, theirs["logged_physical_total"]),
-        ("updates times the seconds of a step, timed alone", fixed, theirs["fixed_0.168_s"]),
-        ("updates times the paper's other step time, 0.140 s", None, theirs["fixed_0.140_s"]),
+        (
+            "updates times the seconds of a step, timed alone",
+            step * first.updates * s.accumulation,
+            theirs["fixed_0.168_s"],
+        ),
+        ("updates times the paper's other step time, 0.140 s", [], theirs["fixed_0.140_s"]),
     ]
-    cells = tuple(
-        (Cell(text), number(value, "measured", 1, run.id), number(hours, "paper", -1)) for text, value, hours in rows
-    )
-    timed = "not timed" if step is None else f"{step:.3f} s for all {run.experts} experts, losses and combination alone"
+    cells = tuple((Cell(text), over_runs(values, 1, ids), number(hours, "paper", -1)) for text, values, hours in rows)
+    timed = f"{step.mean():.3f} s for all {first.experts} experts, losses and combination alone"
     notes = (
-        f"Run `{run.id}`, {run.updates:,} updates of each of {run.experts} experts; a step: {timed}.",
+        f"Runs of `{name}`: {len(runs)}, each of {first.updates:,} updates of {first.experts} experts; a step: "
+        f"{timed if len(step) else 'not timed'}. {RUN_NOTE}",
         "A convention is named with every time: they differ for one and the same run.",
         *watermark_notes(plan),
     )
@@ -125,7 +133,7 @@ def table3(plan: Plan, paper: PaperValues, costs: pd.DataFrame, steps: pd.DataFr
 def table4(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
     """Test loss at equal budget, beside the paper's."""
     theirs = paper.rows("table4")
-    final = _final_losses(plan, losses, "test")
+    final, averaged = (_final_losses(plan, losses, "test", iterate=name) for name in ("last", "average"))
     cells = []
     for name, arm in _arms(plan):
         runs = plan.arm_runs[name]
@@ -139,7 +147,8 @@ def table4(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
                 number(runs[0].updates, "measured", -1, loss.run),
                 number(float(runs[0].operations(runs[0].updates)), "measured", -1, loss.run),
                 _loss_cell(loss),
-                _seed_cell(loss),
+                loss_seeds_cell(loss),
+                _loss_cell(averaged.loc[name]),
                 *_paper_cells(row),
             )
         )
@@ -151,22 +160,31 @@ def table4(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
                     Cell(method_label(counterpart)),
                     Cell(str(row["n"]), "paper", row["n"]),
                     number(row.get("n_pert"), "paper", -1),
-                    *[NOT_RUN] * 4,
+                    *[NOT_RUN] * 5,
                     *_paper_cells(row),
                 )
             )
     columns = (
-        "method", "N", "n_pert", "updates", "operations", "test loss", "over seeds",
+        "method", "N", "n_pert", "updates", "operations", "test loss", "over seeds", "averaged iterate (ours)",
         "updates (paper)", "GPU-hours (paper)", "test loss (paper)",
     )  # fmt: skip
     notes = (
         LOSS_NOTE,
-        "`over seeds`: Student-t 95 % interval of the mean over seeds. Operations are of one run: both signs counted, "
-        "head updates, validation and the seed run excluded. Times stand in the table of costs; the paper's GPU-hours "
-        "are of an RTX 5090.",
+        f"{SEED_NOTE} Operations are of one run: both signs counted, head updates, validation and the seed run "
+        "excluded. Times stand in the table of costs; the paper's GPU-hours are of an RTX 5090.",
+        "`averaged iterate`: the exponential average of the weights, on the same documents (B3); not in the paper.",
+        f"More of the paper's Figure 1: {'; '.join(map(_point, paper.tables['figure1_points']))}.",
         *watermark_notes(plan),
     )
     return Table("table4", "Table 4. Test loss at equal budget and total size", columns, tuple(cells), notes)
+
+
+def _point(row: Mapping[str, Any]) -> str:
+    """`SOMA N=8, 700 GPU-hours: 1.71`."""
+    name = method_label("-".join([row["method"], f"n{row['n']}", *([f"p{row['n_pert']}"] if "n_pert" in row else [])]))
+    units = {"updates": "updates", "gpu_hours": "GPU-hours"}
+    spent = [f"{row[key]:,} {unit}" for key, unit in units.items() if key in row]
+    return f"{name}, {', '.join(spent)}: {row['test']:.2f}"
 
 
 def table9(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
@@ -191,21 +209,24 @@ def table9(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
 
 def costs_table(plan: Plan, costs: pd.DataFrame) -> Table:
     """The six cost quantities of every arm at the end of its budget, never merged."""
-    quantities = list(QUANTITIES)
     cells = []
     for name, arm in _arms(plan):
         runs = plan.arm_runs[name]
+        ids = " ".join(run.id for run in runs)
+        spent = {quantity: _spent(costs, runs, quantity) for quantity in QUANTITIES}
         values = [
-            number(_cost(costs, runs, q), "measured", -1 if "operations" in q else 1, " ".join(r.id for r in runs))
-            for q in quantities
+            number(float(found.mean()), "measured", -1 if "operations" in quantity else 1, ids)
+            if quantity in SHARED
+            else over_runs(found, 1, ids)
+            for quantity, found in spent.items()
         ]
-        cells.append((Cell(arm_label(arm)), *values))
+        cells.append((Cell(arm_label(arm)), *values, number(len(runs), "set", -1)))
     conventions = costs.drop_duplicates("quantity").set_index("quantity")
-    units = [f"{q} ({conventions.loc[q, 'unit']})" for q in quantities]
-    notes = [f"{q}: {conventions.loc[q, 'convention']}." for q in quantities]
+    units = [f"{q} ({conventions.loc[q, 'unit']})" for q in QUANTITIES]
+    notes = [f"{q}: {conventions.loc[q, 'convention']}." for q in QUANTITIES]
     hardware = sorted({f"{r.device}, {r.threads} thread(s) per job, engine `{r.engine}`" for r in costs.itertuples()})
-    notes += ["Mean over seeds. Device: " + "; ".join(hardware) + ".", _company(costs), *watermark_notes(plan)]
-    return Table("costs", "Costs, in their six quantities", ("method", *units), tuple(cells), tuple(notes))
+    notes += [f"{RUN_NOTE} Device: {'; '.join(hardware)}.", _company(costs), *watermark_notes(plan)]
+    return Table("costs", "Costs, in their six quantities", ("method", *units, "runs"), tuple(cells), tuple(notes))
 
 
 def _company(costs: pd.DataFrame) -> str:
@@ -222,9 +243,11 @@ def _arms(plan: Plan) -> list[tuple[str, Arm]]:
     return [(name, plan.config.arms[name]) for name in plan.config.products.fixed_size.arms]
 
 
-def _final_losses(plan: Plan, losses: pd.DataFrame, set_: str, split: str | None = None) -> pd.DataFrame:
-    """Mean over seeds at the end of the budget, last iterate, the arm's k; indexed by arm."""
-    rows = losses[(losses["set"] == set_) & losses["seed"].isna() & (losses["iterate"] == "last")]
+def _final_losses(
+    plan: Plan, losses: pd.DataFrame, set_: str, split: str | None = None, iterate: str = "last"
+) -> pd.DataFrame:
+    """Mean over seeds at the end of the budget, the arm's k; indexed by arm."""
+    rows = losses[(losses["set"] == set_) & losses["seed"].isna() & (losses["iterate"] == iterate)]
     if split is not None:
         rows = rows[rows["split"] == split]
     wanted = [
@@ -238,17 +261,10 @@ def _loss_cell(row: Any) -> Cell:
     return measured(row.loss, row.low, row.high, row.run)
 
 
-def _seed_cell(row: Any) -> Cell:
-    if pd.isna(row.seed_low):
-        return Cell("1 seed", "measured", 1, run=row.run)
-    half = (row.seed_high - row.seed_low) / 2
-    return Cell(f"± {half:.4f} ({row.seeds} seeds)", "measured", half, run=row.run)
-
-
-def _cost(costs: pd.DataFrame, runs: list[RunSpec], quantity: str) -> float | None:
-    rows = costs[(costs["quantity"] == quantity) & costs["run"].isin([r.id for r in runs])]
-    rows = rows[rows["update"] == runs[0].updates]
-    return float(rows["value"].mean()) if len(rows) else None
+def _spent(costs: pd.DataFrame, runs: list[RunSpec], quantity: str) -> pd.Series:
+    """What every run has cost at its end."""
+    ends = (costs["quantity"] == quantity) & (costs["update"] == runs[0].updates)
+    return costs[ends & costs["run"].isin([run.id for run in runs])].drop_duplicates("run")["value"]
 
 
 def _paper_cells(row: Mapping[str, Any]) -> tuple[Cell, ...]:

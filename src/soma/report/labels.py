@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from soma.analysis.bootstrap import seed_interval
+from soma.analysis.verdict import Difference, difference_of
 from soma.config import Arm
 from soma.plan import Plan
-from soma.report.table import NOT_RUN, Cell, measured
+from soma.report.table import NONE, NOT_RUN, Cell, interpolated, measured, number
 
 LOSS_NOTE = (
     "Losses are nats per byte: last iterate, k = min(4, N) experts averaged, mean over seeds; brackets: 95 % paired "
     "bootstrap interval over documents."
 )
 SEED_NOTE = "`over seeds`: Student-t 95 % interval of the mean over seeds."
+RUN_NOTE = "`±`: Student-t 95 % interval of the mean over runs; a single run has none."
 
 
 def arm_label(arm: Arm) -> str:
@@ -31,6 +38,11 @@ def arm_label(arm: Arm) -> str:
     return f"{name} N={arm.experts}{where}, n_pert={arm.n_pert}{loss}"
 
 
+def named(plan: Plan, text: str) -> str:
+    """A text that names arms as the configuration does, with their labels."""
+    return re.sub(r"[a-z0-9.-]+", lambda m: arm_label(plan.arms[m[0]]) if m[0] in plan.arms else m[0], text)
+
+
 def watermark_notes(plan: Plan) -> tuple[str, ...]:
     campaign = f"Campaign `{plan.config.campaign}`."
     mark = plan.config.watermark
@@ -42,16 +54,76 @@ def loss_cell(row: Any, digits: int = 4) -> Cell:
     return measured(row.loss, row.loss_low, row.loss_high, row.run, digits)
 
 
-def difference_cells(row: Any, digits: int = 4) -> tuple[Cell, Cell]:
-    """A difference with its interval over documents, and its interval over seeds."""
-    if pd.isna(row.difference):
-        return NOT_RUN, NOT_RUN
-    return measured(row.difference, row.low, row.high, row.run, digits), seeds_cell(row, digits)
-
-
-def seeds_cell(row: Any, digits: int = 4) -> Cell:
-    """The interval of a difference over seeds."""
+def loss_seeds_cell(row: Any) -> Cell:
+    """The interval of a loss over seeds."""
     if pd.isna(row.seed_low):
         return Cell(f"{int(row.seeds)} seed", "measured", int(row.seeds), run=row.run)
-    text = f"[{row.seed_low:.{digits}f}, {row.seed_high:.{digits}f}] ({int(row.seeds)} seeds)"
-    return Cell(text, "measured", int(row.seeds), row.seed_low, row.seed_high, row.run)
+    half = (row.seed_high - row.seed_low) / 2
+    return Cell(f"± {half:.4f} ({int(row.seeds)} seeds)", "measured", half, row.seed_low, row.seed_high, row.run)
+
+
+def searched_cell(row: Any) -> Cell:
+    """The loss of a setting that was searched: mean, interval and standard deviation over its seeds."""
+    if row.failed:
+        return Cell(f"{row.failed} of {row.seeds} failed", "measured", row.failed, run=row.run)
+    if pd.isna(row.seed_low):
+        return replace(number(row.loss, "measured", 4, row.run), text=f"{row.loss:.4f} (1 seed)")
+    cell = measured(row.loss, row.seed_low, row.seed_high, row.run)
+    return replace(cell, text=f"{cell.text}, sd {row.sd:.4f}")
+
+
+def over_runs(values: Sequence[float] | pd.Series, digits: int, runs: str) -> Cell:
+    """Mean over runs with its Student-t 95 % interval; a single run has none."""
+    found = np.asarray(values, dtype=np.float64)
+    if not len(found) or np.isnan(found).any():
+        return NOT_RUN
+    cell, interval = number(float(found.mean()), "measured", digits, runs), seed_interval(found)
+    if interval is None:
+        return cell
+    half = number(interval.high - interval.mean, "measured", digits).text
+    return replace(cell, text=f"{cell.text} ± {half}", low=interval.low, high=interval.high)
+
+
+def with_error(value: float, error: float, digits: int, runs: str) -> Cell:
+    """A value with the standard error that its measurement gave."""
+    cell = number(float(value), "measured", digits, runs)
+    return replace(cell, text=f"{cell.text} ± {number(float(error), 'measured', digits).text} s.e.")
+
+
+@dataclass(frozen=True)
+class Shown(Difference):
+    """A difference with what only its rows say."""
+
+    interpolated: bool = False
+
+
+def shown(row: Any) -> Shown:
+    """Of a row of `contrasts`."""
+    return Shown(**vars(difference_of(row)), interpolated=row.interpolated is True)
+
+
+def difference_cells(difference: Shown, digits: int = 4) -> tuple[Cell, Cell]:
+    """A difference with its interval over documents, if it has one, and its interval over seeds.
+
+    Where all of it is small it gets two digits more, instead of zeros.
+    """
+    d, run = difference, difference.run
+    if np.isnan(d.mean):
+        return NOT_RUN, NOT_RUN
+    digits += 2 if max(abs(x) for x in (d.mean, d.low, d.high) if not np.isnan(x)) < 5 * 10**-digits else 0
+    low, high = (None if np.isnan(x) else x for x in (d.low, d.high))
+    text = f"{d.mean:+.{digits}f}" + _ends(d.low, d.high, digits)
+    value = interpolated(Cell(text, "measured", d.mean, low, high, run), d.interpolated)
+    if np.isnan(d.seed_low):
+        return value, Cell(f"{d.seeds} seed", "measured", d.seeds, run=run)
+    seeds = f"{_ends(d.seed_low, d.seed_high, digits).strip()} ({d.seeds} seeds)"
+    return value, Cell(seeds, "measured", d.seeds, d.seed_low, d.seed_high, run)
+
+
+def against_cells(row: Any, digits: int = 4) -> tuple[Cell, Cell]:
+    """The difference of an `against` row; the row that the others are compared with has none."""
+    return (NONE, NONE) if pd.isna(row.difference) else difference_cells(shown(row), digits)
+
+
+def _ends(low: float, high: float, digits: int) -> str:
+    return "" if np.isnan(low) else f" [{low:+.{digits}f}, {high:+.{digits}f}]"

@@ -7,17 +7,17 @@ the repository opens with the same (report.pages).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from soma.analysis.verdict import RULE, Difference, difference_of, judge
+from soma.analysis.verdict import RULE
 from soma.manifest import read_json
 from soma.plan import Plan
-from soma.report.claims import CLAIMS, PAPER, over_documents, over_seeds
-from soma.report.comparisons import FINDINGS, QUESTIONS, side_label
+from soma.report.claims import CLAIMS, PAPER, Judged
+from soma.report.controls import QUESTIONS, control_cells
+from soma.report.labels import difference_cells
 from soma.report.table import significant
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -44,52 +44,27 @@ SHOWN = {
 COUNTED = ("reproduced", "not reproduced", "inconclusive", "not testable at this scale", "not run")
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A claim, what was measured about it, and the verdict with its reason."""
-
-    claim: str
-    differences: Sequence[Difference]
-    verdict: str
-    reason: str
-
-
-def verdicts(plan: Plan, measured: Mapping[str, Sequence[Difference]]) -> list[Judged]:
-    """One per claim."""
-    found = {claim: measured.get(claim, []) for claim in CLAIMS}
-    return [Judged(claim, d, *judge(d, plan.config.untestable.get(claim))) for claim, d in found.items()]
-
-
 def _counts(found: Sequence[Judged]) -> str:
     """`3 reproduced, 1 inconclusive`."""
     names = [judged.verdict for judged in found]
     return ", ".join(f"{names.count(name)} {name}" for name in COUNTED if name in names)
 
 
-def _measured(difference: Difference) -> tuple[str, str, str]:
-    """The value with its interval over documents, the interval over seeds, and the number of seeds."""
-    return over_documents(difference, 3), over_seeds(difference, 3) or "–", str(difference.seeds)
-
-
 def _claim_row(judged: Judged) -> tuple[str, ...]:
     links = ", ".join(_link(name) for name in SHOWN[judged.claim])
     opening = f"{judged.claim}: {CLAIMS[judged.claim]}"
+    ruling = f"**{judged.verdict}**: {judged.reason}"
     if not judged.differences:
-        return (opening, PAPER[judged.claim], "–", "–", "–", "–", f"**{judged.verdict}**: {judged.reason}", links)
+        return (opening, PAPER[judged.claim], "–", "–", "–", ruling, links)
     first, *more = judged.differences
     name = first.name + ("" if first.unit == "nats per byte" else f" ({first.unit})")
     name += f"; [{len(more)} more](tables/claims.md)" if more else ""
-    ruling = f"**{judged.verdict}**: {judged.reason}"
-    return (opening, PAPER[judged.claim], name, *_measured(first), ruling, links)
+    return (opening, PAPER[judged.claim], name, *(cell.text for cell in difference_cells(first, 3)), ruling, links)
 
 
 def _control_row(plan: Plan, row: Any) -> tuple[str, ...]:
-    names = [side_label(plan, text) for text in (row.ours, row.theirs)]
-    opening = (f"{row.control}: {QUESTIONS[row.control]}", " minus ".join(names))
-    if not row.seeds:
-        return (*opening, "no cost in common", "–", "–", "–")
-    difference = difference_of(row)
-    return (*opening, *_measured(difference), f"**{FINDINGS[difference.side()]}**")
+    ours, theirs, *cells, finding = (cell.text for cell in control_cells(plan, row, 3))
+    return (f"{row.control}: {QUESTIONS[row.control]}", f"{ours} minus {theirs}", *cells, f"**{finding}**")
 
 
 def _link(name: str) -> str:
@@ -136,6 +111,7 @@ def readme(
     plan: Plan,
     found: Sequence[Judged],
     controls: pd.DataFrame,
+    findings: Sequence[str],
     cost: Mapping[str, float],
     where: Mapping[str, str],
     tables: Mapping[str, str],
@@ -144,6 +120,7 @@ def readme(
 
     Args:
         controls: rows of `analysis.controls.differences`.
+        findings: of the controls that have a table of their own (report.controls).
         cost, where: of `spent` and `environment`.
         tables: titles by name.
     """
@@ -151,12 +128,13 @@ def readme(
     lines = [f"# Campaign `{plan.config.campaign}`", "", BEGIN, "", *_opening(plan, found), ""]
     lines += ["![Test loss at equal total size](figures/figure1.png)", ""]
     head = ("claim", "paper", "here (negative is for the claim)", "difference [95 % over documents]", "95 % over seeds")
-    lines += _markdown((*head, "seeds", "verdict", "shown in"), map(_claim_row, found))
+    lines += _markdown((*head, "verdict", "shown in"), map(_claim_row, found))
     lines += ["", "Controls that the paper did not run ([all](tables/controls.md)):", ""]
     lines += _markdown(
-        ("control", "first minus second", "difference [95 % over documents]", "95 % over seeds", "seeds", "finding"),
+        ("control", "first minus second", "difference [95 % over documents]", "95 % over seeds", "finding"),
         (_control_row(plan, row) for row in controls.itertuples()),
     )
+    lines += ["", *(f"- {finding}" for finding in findings), "", "`~`: interpolated between two milestones or sizes."]
     lines += ["", "What it cost, in six quantities that are never merged ([by arm](tables/costs.md)): "]
     lines[-1] += "; ".join(f"{name} {significant(value)}" for name, value in cost.items()) + "."
     lines += ["", f"Each is made again by `snakemake --cores all {folder}/tables/table4.md` and the like.", "", END, ""]

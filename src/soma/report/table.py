@@ -7,8 +7,8 @@ import html
 import io
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -31,13 +31,15 @@ class Cell:
 
 
 NOT_RUN = Cell("not run", "not run")
+NONE = Cell("–")
+"""Where there is nothing to show: a base is not compared with itself, say."""
 
 
 def number(value: float | int | None, status: Status, digits: int = 4, run: str = "") -> Cell:
     """A number; None is `not run`."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return NOT_RUN if status == "measured" else Cell("–", status)
-    return Cell(significant(value) if digits < 0 else f"{value:.{digits}f}", status, value, run=run)
+    return Cell(significant(value) if digits < 0 else f"{value:,.{digits}f}", status, value, run=run)
 
 
 def measured(value: float, low: float, high: float, run: str, digits: int = 4) -> Cell:
@@ -46,19 +48,31 @@ def measured(value: float, low: float, high: float, run: str, digits: int = 4) -
     return Cell(text, "measured", value, low, high, run)
 
 
+def interpolated(cell: Cell, between: bool = True) -> Cell:
+    """A measured cell, marked if its value lies between two milestones (or two sizes)."""
+    return replace(cell, text=f"~{cell.text}", status="interpolated") if between else cell
+
+
 def significant(value: float | int) -> str:
-    """Integers with thousands separators; other numbers with three significant digits, large ones as powers of ten."""
+    """Integers with thousands separators; others with three significant digits, far from 1 with a power of ten."""
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e7):
         return f"{int(value):,}"
     if abs(value) >= 1e5 or abs(value) < 1e-3:
         mantissa, exponent = f"{value:.2e}".split("e")
         return f"{float(mantissa):g}e{int(exponent)}"
-    return f"{value:.3g}"
+    rounded = f"{value:.3g}"
+    return f"{float(rounded):,.0f}" if abs(value) >= 1000 else rounded
+
+
+LEGEND = (
+    "Upright: measured or set here. *Italics*: reported by the paper, or not run. `~`: interpolated between two "
+    "milestones or sizes. `–`: nothing to show, or not reported."
+)
 
 
 @dataclass(frozen=True)
 class Table:
-    """A product of rows; `notes` are printed under it."""
+    """A product of rows; `notes` are printed under it, and the runs that its cells were measured on."""
 
     name: str
     title: str
@@ -76,7 +90,8 @@ class Table:
         lines += _markdown_row(self.columns) + _markdown_row(["---"] * len(self.columns))
         for row in self.rows:
             lines += _markdown_row([_marked(cell) for cell in row])
-        lines += [""] + [f"- {note}" for note in self.notes]
+        lines += [""] + [f"- {note}" for note in (*self.notes, LEGEND)]
+        lines += ["", self._runs(lambda run: f'<a href="../runs/{run}">{run}</a>')]
         return "\n".join(lines).rstrip() + "\n"
 
     def csv(self) -> str:
@@ -102,13 +117,21 @@ class Table:
             + "</tr>\n"
             for row in self.rows
         )
-        notes = "".join(f"<li>{_inline(note)}</li>" for note in self.notes)
+        notes = "".join(f"<li>{_inline(note)}</li>" for note in (*self.notes, LEGEND, "Point at a cell for its run."))
         return (
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(self.title)}</title>'
             f"<style>{_STYLE}</style></head><body><h1>{html.escape(self.title)}</h1>"
             f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
-            f"<ul>{notes}</ul>{_LEGEND}</body></html>\n"
+            f"<ul>{notes}</ul>{self._runs(str)}</body></html>\n"
         )
+
+    def _runs(self, shown: Callable[[str], str]) -> str:
+        """One line, folded, with every run; HTML, which Markdown may contain."""
+        names = sorted({run for row in self.rows for cell in row for run in cell.run.split()})
+        if not names:
+            return ""
+        where = "settings, engine, code version and hashes are in runs/RUN/PART/run.json, which come with dvc pull runs"
+        return f"<details><summary>Runs: {len(names)}</summary>{where}: {', '.join(map(shown, names))}</details>"
 
     def write(self, directory: Path) -> None:
         """name.md, name.csv and name.html in a directory."""
@@ -135,9 +158,5 @@ body{font:15px/1.5 system-ui,sans-serif;color:#1a1a1a;max-width:72rem;margin:2re
 h1{font-size:1.25rem;font-weight:600} table{border-collapse:collapse;font-variant-numeric:tabular-nums}
 th,td{text-align:left;padding:.35rem .8rem;border-bottom:1px solid #ddd;vertical-align:top}
 th{border-bottom:2px solid #333}
-td.paper,td.not-run{color:#777;font-style:italic} li,p{color:#555;font-size:.9rem}
+td.paper,td.not-run{color:#777;font-style:italic} li,details{color:#555;font-size:.9rem}
 """
-_LEGEND = (
-    "<p>Upright: measured or set here. <em>Italic: reported by the paper, or not run.</em> "
-    "Point at a cell for its run.</p>"
-)

@@ -51,6 +51,10 @@ class Inputs:
         for entry in self.settings["runs"]:
             yield Published.open(entry, self.results / "runs", milestones=self.settings["milestones"])
 
+    def updates(self, run: RunSpec) -> list[int]:
+        """What is measured of a run: its end, and its first milestone where the plan says so (`plan.EARLY`)."""
+        return sorted({run.milestones[0], run.updates}) if self.settings["milestones"] else [run.updates]
+
     def stream(self, *purpose: str) -> Stream:
         return Stream.named(self.settings["seed"], *purpose)
 

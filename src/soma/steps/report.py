@@ -8,10 +8,10 @@ from typing import Any
 
 import pandas as pd
 
-from soma.analysis.evidence import evidence
 from soma.manifest import read_json, write_bytes
-from soma.report import comparisons, fixed_size, measured, summary
-from soma.report.claims import claims_table
+from soma.plan import Plan
+from soma.report import comparisons, controls, fixed_size, measured, summary, sweeps
+from soma.report.claims import claims_table, verdicts
 from soma.report.clusters import clusters_table
 from soma.report.paper import PaperValues
 from soma.report.table import Table
@@ -31,11 +31,11 @@ def write_table(
         return {role: read_json(sets / f"{role}.json") for role in ("validation", "test")}
 
     products: dict[str, Callable[[], Table]] = {
-        "claims": lambda: claims_table(plan, evidence(plan, rows)),
-        "controls": lambda: comparisons.controls_table(plan, rows("controls")),
-        "sizes": lambda: measured.sizes_table(plan, rows("sizes")),
+        "claims": lambda: claims_table(plan, values, verdicts(plan, rows), rows("reference")),
+        "controls": lambda: controls.controls_table(plan, rows("controls"), _findings(plan, rows)),
+        "sizes": lambda: controls.sizes_table(plan, rows("sizes"), rows("differences")),
         "estimators": lambda: comparisons.estimators_table(plan, rows("estimators")),
-        "precision": lambda: measured.precision_table(plan, rows("precision")),
+        "precision": lambda: controls.precision_table(plan, rows("precision")),
         "table1": lambda: fixed_size.table1(plan, values, set_facts()),
         "table2": lambda: fixed_size.table2(plan, values),
         "table3": lambda: fixed_size.table3(plan, values, rows("costs"), rows("reference")),
@@ -45,17 +45,24 @@ def write_table(
         "table7": lambda: comparisons.table7(plan, values, rows("tuning-compared")),
         "table8": lambda: measured.table8(plan, values, rows("reference")),
         "table9": lambda: fixed_size.table9(plan, values, rows("losses")),
-        "table10": lambda: measured.table10(plan, values, rows("budgets")),
+        "table10": lambda: sweeps.table10(plan, values, rows("budgets")),
         "table11": lambda: comparisons.table11(plan, values, rows("allocation")),
         "table12": lambda: measured.table12(plan, values, rows("inference")),
         "table13": lambda: measured.table13(plan, values, rows("serving"), rows("inference"), rows("costs")),
         "ablation": lambda: comparisons.ablation_table(plan, values, rows("ablation")),
-        "crossings": lambda: measured.crossings_table(plan, values, rows("crossings")),
+        "crossings": lambda: sweeps.crossings_table(plan, values, rows("crossings")),
+        "steps": lambda: sweeps.steps_table(plan, values, rows("costs")),
         "populations": lambda: comparisons.populations_table(plan, rows("populations")),
         "costs": lambda: fixed_size.costs_table(plan, rows("costs")),
         "clusters": lambda: clusters_table(plan, [read_json(p) for p in sorted(routing.glob("clusters-n*.json"))]),
     }
     products[name]().write(output)
+
+
+def _findings(plan: Plan, rows: Callable[[str], pd.DataFrame]) -> tuple[str, str]:
+    """Of the controls that have a table of their own."""
+    differences = rows("differences")
+    return controls.precision_finding(rows("precision")), controls.size_finding(plan, rows("sizes"), differences)
 
 
 def write_summary(settings: Path, measurements: Path, runs: Path, tables: Path, output: Path) -> None:
@@ -71,10 +78,10 @@ def write_summary(settings: Path, measurements: Path, runs: Path, tables: Path, 
     def rows(kind: str) -> pd.DataFrame:
         return pd.read_parquet(measurements / f"{kind}.parquet")
 
-    found = summary.verdicts(plan, evidence(plan, rows))
+    found = verdicts(plan, rows)
     spent, where = summary.spent(plan, rows("costs")), summary.environment(plan, runs)
     titles = {path.stem: path.read_text().splitlines()[0].removeprefix("# ") for path in sorted(tables.glob("*.md"))}
-    text = summary.readme(plan, found, rows("controls"), spent, where, titles)
+    text = summary.readme(plan, found, rows("controls"), _findings(plan, rows), spent, where, titles)
     write_bytes(output, text.encode())
     write_bytes(output.with_name("front.rst"), summary.front(plan, found, spent, where).encode())
 

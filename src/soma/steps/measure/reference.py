@@ -19,7 +19,7 @@ def measure(at: Inputs) -> pd.DataFrame:
     for opened in at.opened():
         run = opened.run
         batches = partial(_batch, at, run)
-        for update in sorted({run.milestones[0], run.updates}):
+        for update in at.updates(run):
             theta, head = opened.weights(update)
             rows = estimate_errors(
                 at.engine,

@@ -33,7 +33,7 @@ def _of_run(at: Inputs, opened: Published) -> Iterator[pd.DataFrame]:
         f"fp32 ({at.engine.name})": (at.engine, product["probes"]),
         "fp64": (double, product["probes"]),
     }
-    for update in sorted({run.milestones[0], run.updates}):
+    for update in at.updates(run):
         theta, head = opened.weights(update)
         rows = ensemble_variance(
             run.model, theta, head, chunks, engines, run.settings.eps, product["n_pert"], run.seed, run.settings.probe

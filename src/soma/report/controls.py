@@ -1,0 +1,158 @@
+"""Controls that the paper did not run: B1 to B5, the size curve (B7), the precision of differences (B6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from soma.analysis.controls import beside_curve
+from soma.plan import Plan
+from soma.report.labels import (
+    LOSS_NOTE,
+    SEED_NOTE,
+    arm_label,
+    difference_cells,
+    loss_seeds_cell,
+    named,
+    shown,
+    watermark_notes,
+)
+from soma.report.table import NONE, NOT_RUN, Cell, Table, interpolated, measured, number
+
+QUESTIONS = {
+    "B1": "Do semantic clusters matter, or do random shards do as well?",
+    "B2": "Does the ensemble beat one monolith of a single expert's size at the same operations?",
+    "B3": "Does the comparison hold for averaged iterates, or is it noise of the last one?",
+    "B4": "How much of the gain is averaging: the mixture against its nearest expert alone?",
+    "B5": "Does it hold when the seed run and the preprocessing are charged?",
+    "B6": "How small may ε be before coarser matrix products lose the difference?",
+    "B7": "For one budget of operations, which size, and how many experts?",
+}
+FINDINGS = {"for": "the first is better", "against": "the second is better", "neither": "inconclusive"}
+
+
+def control_cells(plan: Plan, row: Any, digits: int = 4) -> tuple[Cell, ...]:
+    """Both sides of a control, their difference with its intervals, and what it says."""
+    names = [Cell(named(plan, text)) for text in (row.ours, row.theirs)]
+    if not row.seeds:
+        return (*names, Cell("no cost in common", "not run"), NOT_RUN, NOT_RUN)
+    difference = shown(row)
+    finding = FINDINGS[difference.side()]
+    return (*names, *difference_cells(difference, digits), Cell(finding, "measured", finding, run=row.run))
+
+
+def controls_table(plan: Plan, rows: pd.DataFrame, findings: Sequence[str]) -> Table:
+    """What else could explain the comparison at equal total size; ours, not the paper's.
+
+    Args:
+        rows: of `analysis.controls.differences`.
+        findings: of the controls that have a table of their own.
+    """
+    cells = [(Cell(row.control), Cell(QUESTIONS[row.control]), *control_cells(plan, row)) for row in rows.itertuples()]
+    columns = ("control", "question", "first", "second", "first minus second", "over seeds", "finding")
+    notes = (
+        "Not in the paper. " + LOSS_NOTE,
+        f"{SEED_NOTE} *Better* needs both intervals on one side of zero; one seed is always inconclusive.",
+        "B3: Table 4 has the averaged iterate of every arm beside its last one.",
+        *findings,
+        *watermark_notes(plan),
+    )
+    return Table("controls", "Controls that the paper did not run", columns, tuple(cells), notes)
+
+
+def sizes_table(plan: Plan, rows: pd.DataFrame, differences: pd.DataFrame) -> Table:
+    """The size curve (B7): which size and how many experts for one budget."""
+    own = rows[rows["iterate"] == "last"].sort_values(["kind", "parameters"], ascending=[False, True])
+    averaged = rows[rows["iterate"] == "average"].set_index("arm")
+    cells = []
+    for row in own.itertuples():
+        average = averaged.loc[row.arm]
+        curve = beside_curve(plan, rows, row.arm)
+        beside = interpolated(Cell(f"{curve:+.4f}", "measured", curve, run=row.run))
+        cells.append(
+            (
+                Cell(arm_label(plan.arms[row.arm])),
+                number(int(row.width), "set", -1),
+                number(int(row.parameters), "measured", -1, row.run),
+                number(float(row.operations), "measured", -1, row.run),
+                measured(row.loss, row.low, row.high, row.run),
+                loss_seeds_cell(row),
+                NONE if row.kind == "monolith" or np.isnan(curve) else beside,
+                measured(average.loss, average.low, average.high, average.run),
+            )
+        )
+    columns = (
+        "arm", "width", "parameters", "operations", "test loss, last", "over seeds", "minus the monoliths' curve",
+        "test loss, averaged iterate",
+    )  # fmt: skip
+    notes = (
+        size_finding(plan, rows, differences),
+        "Not in the paper. Nats per byte, mean of seeds, 95 % interval over documents. " + SEED_NOTE,
+        "The monoliths' curve is taken at the ensemble's parameters, linear in their logarithm between two sizes.",
+        *watermark_notes(plan),
+    )
+    return Table("sizes", "Size curve at equal operations (B7)", columns, tuple(cells), notes)
+
+
+def size_finding(plan: Plan, rows: pd.DataFrame, differences: pd.DataFrame) -> str:
+    """What the size curve says, as a sentence.
+
+    Args:
+        rows: of `analysis.controls.sizes`.
+        differences: of `analysis.fixed_size.differences`.
+    """
+    product = plan.config.products.fixed_size
+    ends = rows[rows["iterate"] == "last"].set_index("arm")
+    best, soma = ends.loc[ends["loss"].idxmin()], arm_label(plan.arms[product.soma])
+    lowest = f"{best['loss']:.4f}, of {arm_label(plan.arms[str(best.name)])} with {best['parameters']:,} parameters"
+    curve = beside_curve(plan, rows, product.soma)
+    side = "below (better than)" if curve < 0 else "above (worse than)"
+    where = f"lies ~{abs(curve):.4f} {side} the monoliths' curve at its own parameters"
+    if np.isnan(curve):
+        where = "is larger or smaller than every monolith of the curve"
+    parts = [f"B7: the lowest loss at this budget is {lowest}. {soma} {where}"]
+    own = differences[(differences["set"] == "test") & (differences["iterate"] == "last")]
+    for row in own[own["other"].isin(product.against[:1])].itertuples():
+        value, seeds = difference_cells(shown(row))
+        finding = f"{value.text}, over seeds {seeds.text}: {FINDINGS[shown(row).side()]}"
+        parts.append(f"minus {arm_label(plan.arms[row.other])}, of its total size, {finding}")
+    return "; ".join(parts) + "."
+
+
+def precision_table(plan: Plan, rows: pd.DataFrame) -> Table:
+    """Relative error of the finite difference (B6)."""
+    run = rows["run"].iloc[0]
+    steps = sorted(rows["eps"].unique(), reverse=True)
+    errors = rows.set_index(["weights", "precision", "eps"])["error"]
+    cells = []
+    for weights, group in rows.groupby("weights", sort=False):
+        for name in dict.fromkeys(group["precision"]):
+            values = [errors.loc[(weights, name, step)] for step in steps]
+            measured_cells = [Cell(f"{v:.1e}", "measured", float(v), run=run) for v in values]
+            cells.append((Cell(str(weights)), Cell(name), *measured_cells))
+    notes = (
+        precision_finding(rows),
+        "Root mean square error of L(θ + εz) − L(θ − εz) against float64 over "
+        f"{rows['directions'].iloc[0]} directions, relative to the exact difference; 1 means no signal left.",
+        f"Weights of `{run}`. Operand rounding is emulated in float32; `x3` splits every operand in two.",
+        "Not in the paper, which trains with TF32 kernels down to ε = 1e-5.",
+        *watermark_notes(plan),
+    )
+    columns = ("weights", "matrix products", *(f"ε = {step:g}" for step in steps))
+    return Table("precision", "Precision of the finite difference (B6)", columns, tuple(cells), notes)
+
+
+def precision_finding(rows: pd.DataFrame) -> str:
+    """Which matrix products keep the difference, and from which ε down others lose it; at trained weights."""
+    trained, smallest = rows[rows["weights"] == "trained"], rows["eps"].min()
+    lost = trained[trained["error"] >= 1].groupby("precision", sort=False)["eps"].max()
+    kept = trained[(trained["eps"] == smallest) & ~trained["precision"].isin(lost.index)]
+    parts = [f"{name} loses it (an error of 1 or more) from ε = {eps:g} down" for name, eps in lost.items()]
+    if len(kept):
+        most = f"with an error of at most {kept['error'].max():.1e}"
+        parts = [f"{', '.join(kept['precision'])} keep the difference down to ε = {smallest:g}, {most}", *parts]
+    runs = rows["run"].nunique()
+    return f"B6: at trained weights {'; '.join(parts)}. Runs: {runs}, so there is no interval over seeds."

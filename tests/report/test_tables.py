@@ -1,0 +1,307 @@
+"""Every table on invented rows, at the sizes that no test can run: no empty cell, what was not run says so."""
+
+import csv
+import json
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from soma.analysis import backpropagation, continuations, controls, fixed_size, sweep, tuning
+from soma.config import load
+from soma.plan import Plan, make_plan
+from soma.report import summary
+from soma.report.claims import verdicts
+from soma.report.controls import precision_finding, size_finding
+from soma.report.labels import Shown, difference_cells, named, over_runs
+from soma.report.measured import agreement
+from soma.report.table import significant
+from soma.steps import report
+from tests.analysis import invented
+from tests.report import fabricated
+
+ROOT = Path(__file__).parent.parent.parent
+CONFIG = ROOT / "config"
+STATUSES = {"measured", "paper", "set", "interpolated", "not run"}
+
+
+def workflow() -> dict:
+    """What report.smk says before its first rule, which is Python."""
+    scope = {"MEASUREMENTS": "m", "SETS": "s", "ROUTING": "r", "PLAN": plan_of("small")}
+    exec((ROOT / "workflow/rules/report.smk").read_text().split("\nrule ")[0], scope)
+    return scope
+
+
+@cache
+def plan_of(campaign: str) -> Plan:
+    plan = make_plan(load(CONFIG / "config.yaml", *([CONFIG / "paper.yaml"] if campaign == "paper" else [])))
+    return replace(plan, config=plan.config.model_copy(update={"bootstrap_draws": 5}))
+
+
+def advantage(arm, run, update, iterate, k):
+    """Losses that fall with the logarithm of the operations; averaged iterates and more experts are a little better."""
+    return 0.02 * len(str(run.operations(update))) + 0.01 * (iterate == "average") + 0.005 * k + 0.001 * run.seed
+
+
+class Rows(fabricated.Rows):
+    """What analysis makes of invented losses, and, of measurements, invented rows."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.made: dict[str, pd.DataFrame] = {}
+
+    def __call__(self, kind: str) -> pd.DataFrame:
+        if kind not in self.made:
+            self.made[kind] = super().__call__(kind)
+        return self.made[kind]
+
+    def scored(self, arms, set_: str = "test") -> pd.DataFrame:
+        return invented.losses(self.plan, arms, advantage, set_)
+
+    def every_set(self) -> pd.DataFrame:
+        return pd.concat([self.scored(self.products.fixed_size.arms, s) for s in ("validation", "test", "external")])
+
+    def losses(self):
+        return fixed_size.losses(self.plan, self.every_set())
+
+    def differences(self):
+        return fixed_size.differences(self.plan, self.every_set())
+
+    def costs(self):
+        return invented.costs(self.plan)
+
+    def compared(self):
+        return self.scored((*self.products.fixed_size.arms, *self.products.controls.arms))
+
+    def controls(self):
+        return controls.differences(self.plan, self.compared(), self("costs"))
+
+    def sizes(self):
+        return controls.sizes(self.plan, self.compared())
+
+    def backpropagation(self):
+        rows = self.scored(self.products.backpropagation.arms, "validation")
+        return backpropagation.summarise(self.plan, rows)
+
+    def tuning(self):
+        return tuning.search(self.plan, self.scored(self.plan.groups["tuning"], "validation"))
+
+    def tuning_compared(self):
+        return tuning.compare(self.plan, self("tuning"), self.scored(self.plan.groups["tuning"]))
+
+    def populations(self):
+        return tuning.search_populations(self.plan, self.scored(self.plan.groups["populations"], "validation"))
+
+    def allocation(self):
+        return continuations.allocation(self.plan, self.scored(self.products.allocation.arms))
+
+    def serving(self):
+        return continuations.serving(self.plan, self.scored(self.products.inference.arms))
+
+    def ablation(self):
+        return continuations.ablation(self.plan, self.scored(self.products.ablation.arms))
+
+    @property
+    def swept(self):
+        return self.scored(self.plan.groups["sweep"], "validation")
+
+    def sweep(self):
+        return sweep.curves(self.plan, self.swept, self("costs"))
+
+    def crossings(self):
+        return sweep.crossings(self("sweep"))
+
+    def sweep_differences(self):
+        return sweep.differences(self.plan, self.swept)
+
+    def budgets(self):
+        return sweep.budgets(self.plan, self.swept)
+
+    def reference(self):
+        rows = super().reference()
+        return rows.assign(cosine_distance=0.01 + 0.1 * (rows["experts"] > 2), reference_sequences=512)
+
+    def inference(self):
+        facts = {"k": 4, "requests": 64, "seconds": 0.1, "latency_seconds": 0.01, "routing_share": 0.1, "repeats": 7}
+        where = {"peak_bytes": 1 << 24, "peak_kind": "process", "engine": "cpu", "device": "cpu", "threads": 1}
+        return super().inference().assign(**facts, **where)
+
+    def estimators(self):
+        facts = {"n_pert": 16, "updates": 9, "cosine": 0.04, "cosine_se": 0.01, "repeats": 8, "measured_on": "r"}
+        return super().estimators().assign(**facts, interpolated=False)
+
+    def active_differences(self):
+        row = fabricated.interval("difference", -0.02, 0.01, 3)
+        return pd.DataFrame([{"arm": "a", "experts": 8, "k": 4, "against": "k=1", "run": "r"} | row])
+
+
+@cache
+def rows_of(campaign: str) -> Rows:
+    return Rows(plan_of(campaign))
+
+
+def write(campaign: str, name: str, folder: Path, monkeypatch) -> tuple[list[dict[str, str]], set[str]]:
+    """Cells of a table that the workflow's step writes, and the names of the rows that it read."""
+    plan, asked = plan_of(campaign), set()
+
+    def read(path: Path) -> pd.DataFrame:
+        asked.add(path.stem)
+        return rows_of(campaign)(path.stem)
+
+    monkeypatch.setattr(report, "load_plan", lambda _: plan)
+    monkeypatch.setattr(pd, "read_parquet", read)
+    for role in ("validation", "test"):
+        kept = {"kept": 9}
+        (folder / f"{role}.json").write_text(json.dumps({"windows": kept, "documents": kept}))
+    cluster = {"cluster": 0, "assigned": 5, "balanced": 5, "terms": ["word"]}
+    facts = {"experts": 2, "windows": 10, "prefix": 8, "prefix_agreement": 0.5, "prefix_agreement_windows": 10}
+    (folder / "clusters-n2.json").write_text(json.dumps(facts | {"clusters": [cluster, cluster | {"cluster": 1}]}))
+    report.write_table(name, Path(), Path(), folder, folder, CONFIG / "paper_values.yaml", folder)
+    with (folder / f"{name}.csv").open() as f:
+        return list(csv.DictReader(f)), asked
+
+
+def column(cells, name: str) -> list[dict[str, str]]:
+    found = [cell for cell in cells if cell["column"] == name]
+    assert found, name
+    return found
+
+
+TABLES = list(workflow()["TABLE_INPUTS"])
+
+
+@pytest.mark.parametrize("campaign", ["small", "paper"])
+@pytest.mark.parametrize("name", TABLES)
+def test_every_cell_says_something_and_every_row_its_own(campaign, name, tmp_path, monkeypatch):
+    cells, asked = write(campaign, name, tmp_path, monkeypatch)
+    assert [cell for cell in cells if not cell["text"].strip() or cell["text"] == "nan"] == []
+    assert {cell["status"] for cell in cells} <= STATUSES
+    rows = Counter(row["row"] for row in cells)
+    assert len(set(rows.values())) == 1
+    texts = Counter(tuple(c["text"] for c in cells if c["row"] == row) for row in rows)
+    assert max(texts.values()) == 1
+    assert len({cell["column"] for cell in cells}) == rows["0"]
+    for cell in cells:
+        assert (cell["status"] == "interpolated") == cell["text"].startswith("~"), cell
+        assert (cell["status"] == "not run") or cell["text"] not in ("not run", "no cost in common"), cell
+    page = (tmp_path / f"{name}.md").read_text()
+    runs = {run for cell in cells for run in cell["run"].split()}
+    assert all(f'<a href="../runs/{run}">{run}</a>' in page for run in runs)
+    declared = workflow()["TABLE_INPUTS"][name]
+    assert {f"m/{kind}.parquet" for kind in asked} == {path for path in declared if path.startswith("m/")}
+
+
+@pytest.mark.parametrize(("name", "label"), [("table4", "method"), ("table9", "method"), ("table12", "ensemble")])
+def test_rows_have_labels_of_their_own(name, label, tmp_path, monkeypatch):
+    for campaign in ("small", "paper"):
+        labels = [cell["text"] for cell in column(write(campaign, name, tmp_path, monkeypatch)[0], label)]
+        assert len(set(labels)) == len(labels)
+
+
+def test_the_papers_rows_stand_beside_ours_where_they_are_the_same(tmp_path, monkeypatch):
+    def unmatched(name: str, of: str) -> int:
+        cells = column(write("paper", name, tmp_path, monkeypatch)[0], of)
+        return sum(cell["status"] == "not run" for cell in cells)
+
+    assert unmatched("table6", "chosen for") == 0
+    assert unmatched("table10", "best N") == 0
+    assert unmatched("table13", "updates") == 1  # an earlier point of the run of N=256
+    assert unmatched("table12", "k") == 0
+    assert unmatched("table8", "references") == 0
+    small = write("small", "table13", tmp_path, monkeypatch)[0]
+    own = {c["row"]: c["text"] for c in column(small, "ensemble") if c["status"] == "set"}
+    hours = {c["row"]: c["text"] for c in column(small, "GPU-hours (paper)")}
+    assert {own[row]: hours[row] for row in own}["SOMA N=8, n_pert=16"] == "700"
+
+
+def test_table_2_has_the_sizes_of_table_4(tmp_path, monkeypatch):
+    cells = write("small", "table2", tmp_path, monkeypatch)[0]
+    assert [cell["text"] for cell in column(cells, "N")] == ["1", "1", "2", "4", "8", "16", "256"]
+    widths = [cell["text"] for cell in column(cells, "width (paper)")]
+    assert widths == ["509", "–", "361", "–", "181", "–", "32"]
+
+
+def test_what_lies_between_two_milestones_is_marked_as_far_as_the_claims(tmp_path, monkeypatch):
+    rows = rows_of("small")("backpropagation")
+    assert rows["interpolated"].all()
+    claims = write("small", "claims", tmp_path, monkeypatch)[0]
+    claim = {cell["row"]: cell["text"] for cell in column(claims, "claim")}
+    marked = {claim[c["row"]] for c in column(claims, "measured, 95 % over documents") if c["status"] == "interpolated"}
+    assert marked == {"C16"}  # the sweep's first milestone of N=16 is one of N=1
+    charged = write("small", "controls", tmp_path, monkeypatch)[0]
+    control = {cell["row"]: cell["text"] for cell in column(charged, "control")}
+    found = {control[c["row"]] for c in column(charged, "first minus second") if c["status"] == "interpolated"}
+    assert found == {"B5"}
+
+
+def test_references_that_disagree_are_not_trusted(tmp_path, monkeypatch):
+    cells = write("small", "table8", tmp_path, monkeypatch)[0]
+    count = {c["row"]: int(c["text"]) for c in column(cells, "N")}
+    checks = {count[c["row"]]: c["text"] for c in column(cells, "references") if c["status"] == "measured"}
+    assert {n for n, check in checks.items() if "not trusted" in check} == {4, 8, 16}
+    rows = rows_of("small")("reference")
+    assert "are not trusted" in agreement(rows)
+    assert "of every run agree to a cosine distance of 0.010" in agreement(rows[rows["experts"] == 1])
+
+
+def test_the_controls_of_their_own_tables_have_a_finding():
+    plan, rows = plan_of("small"), rows_of("small")
+    sizes, differences = rows("sizes"), rows("differences")
+    own = sizes["arm"] == "soma-n2"
+    for shift, words in ((1.0, "above (worse than)"), (-1.0, "below (better than)")):
+        assert words in size_finding(plan, sizes.assign(loss=sizes["loss"] + shift * own), differences)
+    tiny = sizes.assign(parameters=sizes["parameters"].where(~own, 100))
+    assert "larger or smaller than every monolith" in size_finding(plan, tiny, differences)
+    errors = {("fp32", 1e-3): 1e-4, ("fp32", 1e-5): 1e-3, ("tf32", 1e-3): 1e-4, ("tf32", 1e-5): 2.0}
+    precision = pd.DataFrame([(*key, error, "trained", "r") for key, error in errors.items()])
+    precision.columns = pd.Index(["precision", "eps", "error", "weights", "run"])
+    found = precision_finding(precision)
+    assert "fp32 keep the difference down to ε = 1e-05, with an error of at most 1.0e-03; tf32 loses it" in found
+
+
+def test_arms_are_called_by_their_labels():
+    plan = plan_of("small")
+    assert named(plan, "SOMA minus spsa-n1-p16 (test)") == "SOMA minus SPSA N=1, n_pert=16 (test)"
+    assert named(plan, "base minus bptt-iid") == "base minus global IID"
+
+
+def test_intervals_over_runs_and_of_small_differences():
+    assert over_runs([2.0, 4.0], 1, "a b").text == "3.0 ± 12.7"
+    assert over_runs([2.0], 1, "a").text == "2.0"
+    assert over_runs([], 1, "").status == "not run"
+    late = Shown("late", -0.000018, -0.000025, -0.000012, float("nan"), float("nan"), 1, "r", interpolated=True)
+    assert [cell.text for cell in difference_cells(late)] == ["~-0.000018 [-0.000025, -0.000012]", "1 seed"]
+    wide = Shown("wide", -0.0002, -0.0102, 0.0094, -0.2, 0.2, 2, "r")
+    assert [cell.text for cell in difference_cells(wide)] == [
+        "-0.0002 [-0.0102, +0.0094]",
+        "[-0.2000, +0.2000] (2 seeds)",
+    ]
+    assert [significant(x) for x in (1410.4, 590.3, 12, 3.29e4, 4.5e16)] == ["1,410", "590", "12", "32,900", "4.5e16"]
+
+
+def test_the_first_page_has_every_claim_and_control():
+    plan, rows = plan_of("small"), rows_of("small")
+    cost = summary.spent(plan, rows("costs"))
+    page = summary.readme(plan, verdicts(plan, rows), rows("controls"), ("B6: x.", "B7: y."), cost, {}, {"table4": "T"})
+    opening = page.split(summary.END)[0]
+    for name in (*(f"C{n}: " for n in range(1, 17)), *(f"B{n}: " for n in range(1, 8))):
+        assert name in opening
+    lines = [line for line in opening.splitlines() if line.startswith("| ")]
+    assert {line.replace(r"\|", "").count("|") for line in lines} == {6, 8}
+    assert "| ~" in opening
+    assert "spsa-n1" not in opening
+
+
+def test_the_report_has_a_place_of_its_own_for_every_product():
+    scope = workflow()
+    products = [*((name, "table") for name in scope["TABLE_INPUTS"]), *((n, "figure") for n in scope["FIGURE_INPUTS"])]
+    places = [(scope["section"](name), *scope["labels"](name, kind).values()) for name, kind in products]
+    assert len(set(places)) == len(places)
+    assert {section[0] for section, _ in places} == set("123456789")
+    ordered = [label for section, label in sorted(places) if section.endswith("Equal size and budget")]
+    assert ordered == ["01 Figure 1", "02 Table 4", "03 Table 9"]
+    captions = {kind: (ROOT / f"workflow/report/{kind}.rst").read_text() for kind in ("table", "figure")}
+    assert [name for name, kind in products if f'"{name}": "' not in captions[kind]] == []
