@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parent.parent / "src/soma"
 
 # A module may import modules of its own line and of the lines above it.
 LAYERS = [
-    {"errors"},
+    {"errors", "unwritable"},
     {"rng", "manifest", "settings"},
     {"models", "provenance"},
     {"runs", "rows"},
