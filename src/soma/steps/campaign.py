@@ -135,7 +135,7 @@ def _plan_lines(found: Plan, rate: float | None) -> list[str]:
         lines.append(f"{sizes} {served:11,} {run.updates:10,} {cost:>11} {len(of_arm):5}")
     lines.append("(expert, served: forward operations for a byte, of one expert and of all k that answer)")
     serving = {arm: _served(found, arm) for arm in found.config.products.inference.arms}
-    least, *_, most = sorted(serving, key=serving.__getitem__)
+    most, least = max(serving, key=serving.__getitem__), min(serving, key=serving.__getitem__)
     ratio = significant(serving[most] / serving[least])
     return [*lines, f"of Table 12's arms, {most} takes {ratio} times the operations of {least} to serve a byte"]
 
