@@ -1,5 +1,5 @@
 """The workflow through sbatch, on a Slurm that the test starts, from raw text to a table: lost jobs continue, and what
-comes out has the bytes of a local run."""
+comes out has the bytes of a local run on one core."""
 
 import random
 import subprocess
@@ -103,7 +103,7 @@ def test_lost_jobs_continue_and_end_with_the_same_bytes(slurm, tmp_path):
                 time.sleep(0.05)
             slurm.start_now(requeued)
             local = [f"results/tiny/{name}" for name in EVALUATED]
-            undisturbed.snakemake(*local, config=OVERLAY)  # while Snakemake waits to look again
+            undisturbed.snakemake(*local, config=OVERLAY, cores=1)  # while Snakemake waits to look again
             assert snakemake.wait(timeout=900) == 0
         finally:
             snakemake.kill()
