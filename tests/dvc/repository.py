@@ -163,7 +163,7 @@ def prepare(repository: Repository, campaign: str, overlay: str) -> None:
 
 
 def write_metrics(repository: Repository, bump: float) -> None:
-    """What `metrics` and `figure` write, from the tiny campaign's losses, an invented difference and an invented curve."""
+    """What `metrics` and `figure` write, from the tiny campaign's losses, an invented difference and curve."""
     losses = pd.read_parquet(repository.folder / RESULTS / "measurements/losses.parquet")
     losses["loss"] += bump
     nan = float("nan")

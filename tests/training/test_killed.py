@@ -48,6 +48,7 @@ class Job:
         if pid:
             return pid
         try:
+            signal.alarm(120)  # whatever happens, nobody waits for ever
             logging.getLogger().handlers.clear()  # pytest's
             os._exit(main(self.words))
         finally:
