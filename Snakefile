@@ -74,7 +74,8 @@ rule evaluation:
 
 
 onstart:
-    SETTINGS.write()
+    with told():
+        SETTINGS.write()
 
 
 onsuccess:

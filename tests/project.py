@@ -37,9 +37,9 @@ class Project:
             raise AssertionError(f"{' '.join(words)} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
         return done
 
-    def snakemake(self, *words: str, config: str = "config/toy.yaml", check: bool = True):
-        files = ["--configfile", config] if config else []
-        return self.run("snakemake", *words, "--cores", "2", *files, check=check)  # --configfile takes what follows
+    def snakemake(self, *words: str, config: str = "config/toy.yaml", cores: int = 2, check: bool = True):
+        files = ["--configfile", config] if config else []  # last, since it takes what follows
+        return self.run("snakemake", *words, "--cores", str(cores), *files, check=check)
 
     def planned(self, config: str = "config/toy.yaml") -> dict[str, int]:
         """Jobs of a dry run by rule; `all` and other rules without work of their own left out."""

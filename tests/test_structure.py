@@ -1,18 +1,31 @@
-"""Rules about the code itself: what may import what, and what must not appear at all."""
+"""Rules about the code itself: what may import what, what must not appear at all, and what is kept beside it."""
 
 import ast
+import hashlib
+import io
+import json
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src/soma"
+from soma.errors import SomaError
+from soma.routing.artefact import seal
+from soma.routing.features import open_vectors
+from soma.routing.router import Router
+from tests.project import ROOT
+
+SOURCE = ROOT / "src/soma"
+RULES = [ROOT / "Snakefile", *sorted((ROOT / "workflow/rules").glob("*.smk"))]
 
 # A module may import modules of its own line and of the lines above it.
 LAYERS = [
-    {"errors"},
+    {"errors", "unwritable"},
     {"rng", "manifest", "settings"},
     {"models", "provenance"},
     {"runs", "rows"},
@@ -70,24 +83,68 @@ def test_only_evaluation_opens_the_test_set():
     assert users == {"data/sets.py", "evaluate.py"}
 
 
-def test_no_pickle_and_no_global_generator():
-    words = (
-        r"\bpickle\b",
-        r"torch\.(save|load|manual_seed|rand\w*)\(",
-        r"np\.random",
-        r"random\.seed",
-        "import random",
-    )
-    pattern = re.compile("|".join((*words, "joblib", r"\beval\(", r"\bexec\(")))
-    offenders = [
+def lines_with(pattern, paths):
+    return [
         f"{path.name}: {line.strip()}"
-        for path, _ in modules()
+        for path in paths
         for line in path.read_text().splitlines()
-        if pattern.search(line) and "allow_pickle=False" not in line and not line.strip().startswith(("#", '"'))
+        if re.search(pattern, line) and not line.strip().startswith(("#", '"'))
     ]
-    assert not offenders
-    loads = [line for path, _ in modules() for line in path.read_text().splitlines() if "np.load(" in line]
-    assert all("allow_pickle=False" in line for line in loads), loads
+
+
+def test_no_pickle_and_no_global_generator():
+    package = [path for path, _ in modules()]
+    everything = [*package, *RULES, ROOT / "setup.py", *sorted((ROOT / "benchmarks").glob("*.py"))]
+    pickles = r"\bc?[pP]ickle\b|read_pickle|allow_pickle=True|torch\.load\(|joblib|\beval\(|\bexec\("
+    assert lines_with(pickles, everything) == []
+    assert lines_with(r"np\.load\((?!.*allow_pickle=False)", everything) == []
+    assert lines_with(r"torch\.(save|manual_seed|rand\w*)\(|np\.random|random\.seed|import random", package) == []
+
+
+class Payload:
+    """What unpickling it would run."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_a_pickle_in_an_array_is_refused_and_not_run(tmp_path):
+    """Also where the manifest says that it belongs there."""
+    objects = np.array([Payload(tmp_path / "ran")], dtype=object)
+    np.savez(tmp_path / "router.npz", centroids=objects, prices=objects, sizes=objects)
+    seal(tmp_path, "router", {"features": "f", "settings": {"assignment": "nearest"}}, ["router.npz"])
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        Router.load(tmp_path, SimpleNamespace(id="f"))
+    np.save(tmp_path / "vectors.npy", objects)
+    with pytest.raises(SomaError, match=r"vectors\.npy is damaged \(.*Python objects"):
+        open_vectors(tmp_path / "vectors.npy")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_every_rule_that_runs_something_says_so_and_keeps_a_log():
+    rules = [rule for path in RULES for rule in re.split(r"^rule ", path.read_text(), flags=re.M)[1:]]
+    running = [rule for rule in rules if re.search(r"^    (shell|run|script):", rule, re.M)]
+    assert len(running) == 18
+    for rule in running:
+        assert re.search(r"^    message:\n        \S", rule, re.M), rule
+        assert re.search(r"^    log:\n        \S", rule, re.M), rule
+        assert "--log {log}" in rule
+
+
+def test_what_git_keeps_of_the_reference_campaign_is_what_its_manifest_says():
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git repository")
+    git = ["git", "-c", "safe.directory=*"]
+    kept = subprocess.run([*git, "archive", "HEAD", "results/small"], cwd=ROOT, capture_output=True, check=True)
+    with tarfile.open(fileobj=io.BytesIO(kept.stdout)) as archive:
+        files = {m.name.removeprefix("results/small/"): archive.extractfile(m).read() for m in archive if m.isfile()}
+    known = json.loads(files["manifest.json"])["files"]
+    listed = {name: hashlib.sha256(data).hexdigest() for name, data in files.items() if name in known}
+    assert {name for name in files if name.startswith(("tables/", "figures/"))} <= listed.keys()
+    assert {name for name in listed if listed[name] != known[name]["sha256"]} == set()
 
 
 @pytest.mark.parametrize("step", ["cli", "workflow", "steps.report", "steps.summarise", "steps.encode"])

@@ -6,7 +6,6 @@ Libraries are imported by the step that needs them.
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
 import logging
 import os
@@ -15,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from soma import cli_campaign, cli_models
+from soma import cli_campaign, cli_models, unwritable
 from soma.errors import SomaError
 
 log = logging.getLogger("soma")
@@ -26,9 +25,9 @@ _ROLES = ("validation", "test", "external")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; a `SomaError` becomes one sentence on the terminal and in the log, and exit status 1."""
     args = _parser().parse_args(argv)
-    _start_logging(args.log)
     options = {k: v for k, v in vars(args).items() if k not in ("log", "command", "step")}
     try:
+        _start_logging(args.log)
         _run(args.step, options)
     except SomaError as error:
         log.error(str(error))
@@ -37,10 +36,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        if error.errno not in _SENTENCES:
+        said = unwritable.sentence(error)
+        if said is None:
             log.exception(_UNEXPECTED, args.command)
             return 2
-        log.error(f"{error.filename or 'a file'} cannot be written: {_SENTENCES[error.errno]}, then start it again.")
+        log.error(said)
         return 1
     except KeyboardInterrupt:
         log.error("interrupted")
@@ -52,16 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 _UNEXPECTED = "unexpected error in `soma %s`; please report it with this trace"
-_SENTENCES = {
-    errno.ENOSPC: "the disk is full; free some space (what was saved before is whole)",
-    errno.EDQUOT: "the quota is used up; free some space (what was saved before is whole)",
-    errno.EROFS: "the file system is read-only; choose a folder that can be written",
-    errno.EACCES: "permission is denied; choose a folder that can be written",
-}
 
 
 def _start_logging(path: Path | None) -> None:
     """Messages go to the terminal and, with --log, to the rule's log file."""
+    logging.raiseExceptions = False  # on a full disk the log cannot be written either, which is no news
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     c.add_argument("--experts", type=int, required=True)
     c.add_argument("--labels", type=Path)
 
-    c = add("train", "train.train_part", "train experts; continues where it stopped",
+    c = add("train", "verified.train_part", "train experts; continues where it stopped",
             "settings", "train", "shards", "runs", "resume", "output")  # fmt: skip
     c.add_argument("--part", required=True)
     c.add_argument("--start", type=Path, nargs="+", default=[])

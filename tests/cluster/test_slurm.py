@@ -1,5 +1,5 @@
 """The workflow through sbatch, on a Slurm that the test starts, from raw text to a table: lost jobs continue, and what
-comes out has the bytes of a local run."""
+comes out has the bytes of a local run on one core."""
 
 import random
 import subprocess
@@ -44,7 +44,7 @@ RULES = [
     *("download", "encode", "evaluation_set", "features", "vectors", "fit_router", "assign", "shard"),
     *("train_seed", "train_expert", "evaluate", "measure", "summarise", "table"),
 ]
-"""All but those that read every run of a campaign."""
+"""All but `figure`, `evaluate_chosen` and those that need a whole campaign."""
 TARGETS = ["results/tiny/tables/table12.md", "results/tiny/measurements/serving.parquet"]
 EVALUATED = [f"evaluation/test/{arm}.parquet" for arm in ("soma-n2", "spsa-n1-p8")]
 QUICK = ["--slurm-init-seconds-before-status-checks", "6", "--latency-wait", "5", "--set-threads", "measure=4"]
@@ -103,7 +103,7 @@ def test_lost_jobs_continue_and_end_with_the_same_bytes(slurm, tmp_path):
                 time.sleep(0.05)
             slurm.start_now(requeued)
             local = [f"results/tiny/{name}" for name in EVALUATED]
-            undisturbed.snakemake(*local, config=OVERLAY)  # while Snakemake waits to look again
+            undisturbed.snakemake(*local, config=OVERLAY, cores=1)  # while Snakemake waits to look again
             assert snakemake.wait(timeout=900) == 0
         finally:
             snakemake.kill()

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,7 +15,7 @@ from soma.data.download import download, open_documents
 from soma.data.encode import Role, encode, normalised, read_encoded, role_source
 from soma.errors import SomaError
 from soma.manifest import read_json, sha256_file
-from soma.settings.data import Data, External, HeldOut, PackageSource, TextSource
+from soma.settings.data import Data, External, FineWebSource, HeldOut, PackageSource, TextSource
 
 HELD: tuple[Role, ...] = ("train", "validation", "test")
 
@@ -120,6 +121,24 @@ def test_a_role_without_documents(folder: Any, tmp_path: Path) -> None:
     with pytest.raises(SomaError, match="belongs to the test set; the source has 2 documents, so lower `every`"):
         encode("test", Data(train=source), tmp_path / "d", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_an_id_from_outside_is_no_path(tmp_path: Path) -> None:
+    ids = ["../../x", "/x", "train/../../../x", "x\0y"]
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    table = pa.table({"text": ["some text"] * 4, "id": ids, "url": ["https://../../x"] * 4})
+    pq.write_table(table, outside / "000_00000.parquet")
+    source = FineWebSource(source="fineweb-edu", path=str(outside), files=(0, 1))
+    work = tmp_path / "work/deep"
+    download(source, work / "source")
+    data = Data(train=source, validation=HeldOut(every=9, at=7), test=HeldOut(every=9, at=8))
+    encode("train", data, work / "source", work / "train")
+    assert pq.read_table(work / "train/documents.parquet")["id"].to_pylist() == ids
+    made = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    names = ("source/documents-00000.parquet", "source/manifest.json")
+    names += ("train/bytes.bin", "train/documents.parquet", "train/manifest.json")
+    assert made == {"outside/000_00000.parquet", *(f"work/deep/{name}" for name in names)}
 
 
 def test_an_encoded_folder_is_checked_when_opened(sotu: Path, tmp_path: Path) -> None:

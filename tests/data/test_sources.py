@@ -252,10 +252,12 @@ def test_truncated_and_foreign_files(fineweb: Path) -> None:
 
 
 class FakeHub:
-    """The Hub's file system, served from a folder; every `fail_every`-th call breaks."""
+    """The Hub's file system, served from a folder; every `fail_every`-th call breaks, every `cut_every`-th one that
+    reads gives half."""
 
     root: ClassVar[Path]
     fail_every: ClassVar[int] = 0
+    cut_every: ClassVar[int] = 0
     calls: ClassVar[int] = 0
 
     @classmethod
@@ -285,7 +287,9 @@ class FakeHub:
 
             def read(self, n: int = -1) -> bytes:
                 call()
-                return real(n)
+                got = real(n)
+                cut = FakeHub.cut_every and FakeHub.calls % FakeHub.cut_every == 0
+                return got[: len(got) // 2] if cut else got
 
             def __getattr__(self, name: str) -> Any:
                 return getattr(stream, name)
@@ -295,7 +299,7 @@ class FakeHub:
 
 @pytest.fixture
 def hub(fineweb: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    FakeHub.root, FakeHub.calls, FakeHub.fail_every = fineweb, 0, 0
+    FakeHub.root, FakeHub.calls, FakeHub.fail_every, FakeHub.cut_every = fineweb, 0, 0, 0
     (fineweb / "sample" / "100BT" / "README.md").write_text("not parquet")
     monkeypatch.setattr(huggingface_hub, "HfFileSystem", FakeHub)
     pauses: list[float] = []
@@ -319,6 +323,17 @@ def test_the_hub_is_given_up_after_growing_pauses(hub: list[float]) -> None:
     with pytest.raises(SomaError, match=r"cannot be read \(ConnectionError: the storage back end said 403\)"):
         parts(FineWebSource(source="fineweb-edu", revision="0" * 40))
     assert hub == [1, 2, 4, 8, 16, 32]
+
+
+def test_a_connection_that_ends_half_way_without_an_error_is_noticed(fineweb: Path, hub: list[float]) -> None:
+    settings: dict[str, Any] = {"source": "fineweb-edu", "revision": "0" * 40, "files": (0, 3), "row_groups": 5}
+    expected = read(FineWebSource(**settings, path=str(fineweb)))
+    FakeHub.cut_every = 7
+    assert read(FineWebSource(**settings)) == expected
+    assert hub
+    FakeHub.cut_every = 1
+    with pytest.raises(SomaError, match=r"000_00000\.parquet cannot be read"):
+        read(FineWebSource(**settings))
 
 
 def test_what_the_hub_does_not_have_is_not_asked_for_again(hub: list[float]) -> None:

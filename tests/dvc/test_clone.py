@@ -51,7 +51,7 @@ def test_records_that_came_before_their_files_hold_too(origin, tmp_path):
 def test_tables_come_with_git_and_a_new_label_needs_the_evaluation_too(clone):
     repository = clone("products")
     results = repository.folder / RESULTS
-    assert {p.name for p in results.iterdir() if p.is_dir()} == {"benchmarks", "tables"}
+    assert {p.name for p in results.iterdir() if p.is_dir()} == {"benchmarks", "figures", "tables"}
     assert (repository.folder / TABLE).exists()
     assert repository.planned() == {}
     repository.dvc("pull", "evaluation")

@@ -32,8 +32,11 @@ def test_a_new_version_is_recorded_compared_and_left_again(copy):
     assert copy.dvc("repro", "--dry").count("didn't change, skipping") == 5
     copy.commit("A label")
     assert "-0.125" in copy.dvc("metrics", "diff", "HEAD~1")
-    assert "arms.soma-n2.label" in copy.dvc("params", "diff", "HEAD~1", "--targets", "config/tiny.yaml")
+    assert "arms.soma-n2.label" in copy.dvc("params", "diff", "HEAD~1")
     assert "test loss.soma-n2" in copy.dvc("metrics", "show")
+    copy.dvc("plots", "diff", "HEAD~1")
+    drawn = (copy.folder / "dvc_plots/index.html").read_text()
+    assert [part in drawn for part in ("Test loss against arithmetic operations", '"2.5"', '"2.375"')] == [True] * 3
 
     copy.run("git", "checkout", "--quiet", "HEAD~1")
     # Settings, records and tables are the old version's, the losses still the new one's: they must not be believed.

@@ -165,6 +165,15 @@ def test_the_first_page_answers_what_was_reproduced(toy):
     assert "preprocessing" in page
 
 
+VECTORS = "routing/vectors.npy"
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
 def test_verify_finds_what_is_wrong_missing_or_extra(toy, tmp_path):
     results = toy.folder / "results/toy"
     assert toy.run("soma.cli", "verify", str(results)).returncode == 0
@@ -172,20 +181,27 @@ def test_verify_finds_what_is_wrong_missing_or_extra(toy, tmp_path):
     shutil.copytree(results, copy)
     for path in copy.glob("runs/*/*/milestones.safetensors"):
         path.unlink()
-    (copy / "routing/vectors.npy").unlink()
-    assert toy.run("soma.cli", "verify", str(copy), check=False).stdout.count("missing ") > 50
+    flip_a_bit(copy / VECTORS)
+    said = toy.run("soma.cli", "verify", str(copy), check=False).stdout
+    assert said.count("missing ") > 50
+    assert [line.split()[1] for line in said.splitlines() if line.startswith("wrong")] == [str(copy / VECTORS)]
+    (copy / VECTORS).unlink()
     (toy.folder / ".dvcignore").write_text("milestones.safetensors\nvectors.npy\n")
     assert "more stay where they were made" in toy.run("soma.cli", "verify", str(copy)).stdout
     (copy / "tables/table4.md").write_text("better\n")
+    flip_a_bit(copy / "routing/labels-n2.npy")
     (copy / "measurements/losses.parquet").unlink()
     (copy / "runs/stranger").mkdir()
     (copy / "runs/stranger/x").write_text("x")
     done = toy.run("soma.cli", "verify", str(copy), check=False)
     assert done.returncode == 1
-    found = {line.split()[0]: line.split()[1].removeprefix(f"{copy}/") for line in done.stdout.splitlines()}
-    expected = {"wrong": "tables/table4.md", "missing": "measurements/losses.parquet", "extra": "runs/stranger/x"}
-    assert found == expected
-    assert "3 of" in done.stderr
+    assert [line.replace(f"{copy}/", "").split() for line in done.stdout.splitlines()] == [
+        ["wrong", "routing/labels-n2.npy"],
+        ["wrong", "tables/table4.md"],
+        ["missing", "measurements/losses.parquet"],
+        ["extra", "runs/stranger/x"],
+    ]
+    assert "4 of" in done.stderr
     (toy.folder / ".dvcignore").unlink()
 
 
@@ -260,18 +276,27 @@ def test_edited_code_reruns_the_rules_that_run_it(toy):
         path.write_text(source + "\n# a remark\n")
         assert toy.planned() == {}
         path.write_text(source + "\nREMARK = 1\n")
-        assert set(toy.planned()) == {"table", "figure", "summary"}
+        assert toy.planned() == {"table": len(TABLES), "figure": len(FIGURES), "summary": 1}
     finally:
         path.write_text(source)
-    assert toy.planned() == {}
 
 
-def train_command(project: Project, output: Path, resume: Path) -> list[str]:
+def test_an_edited_rule_reruns_its_jobs(toy):
+    path = toy.folder / "workflow/rules/report.smk"
+    source = path.read_text()
+    try:
+        path.write_text(source.replace("--sets {SETS} --routing {ROUTING}", "--routing {ROUTING} --sets {SETS}"))
+        assert toy.planned() == {"table": len(TABLES), "summary": 1}
+    finally:
+        path.write_text(source)
+
+
+def train_command(project: Project, output: Path, resume: Path, save_every: float = 0.01) -> list[str]:
     """Both experts of soma-n2-s0, as the workflow trains it, but saving its state all the time."""
     results = project.folder / "results/toy"
     compute = output.parent / "compute.json"
     output.parent.mkdir(parents=True, exist_ok=True)
-    compute.write_text(json.dumps({"save_every": 0.01}))
+    compute.write_text(json.dumps({"save_every": save_every}))
     return project.command(
         "soma.cli", "train", "--settings", str(results / "settings/run-soma-n2-s0.json"), "--part", "000-001",
         "--train", str(results / "corpus/train"), "--shards", str(results / "shards/clusters-n2"),
@@ -281,29 +306,62 @@ def train_command(project: Project, output: Path, resume: Path) -> list[str]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_training_job_ends_with_the_same_bytes(toy, tmp_path, how):
-    """Stopped three times at different moments, then let run to its end."""
+def test_a_killed_training_job_ends_with_the_same_bytes(toy, tmp_path):
+    """Killed twice at different moments, then let run to its end; tests/training/test_killed.py does it many times."""
     output, resume = tmp_path / "out/000-001", tmp_path / "resume"
     command = train_command(toy, output, resume)
     state = resume / "state.safetensors"
-    for saves in (1, 5, 9):
+    for saves in (1, 7):
         process = subprocess.Popen(command, env=toy.environment, stderr=subprocess.DEVNULL)
         seen, last = 0, state.stat().st_mtime_ns if state.exists() else 0
         while seen < saves and process.poll() is None:
             if state.exists() and (now := state.stat().st_mtime_ns) != last:
                 seen, last = seen + 1, now
             time.sleep(0.002)
-        process.send_signal(how)
+        process.kill()
         assert process.wait() != 0, "it finished before it could be stopped"
         assert not output.exists()
     assert state.exists()
+    continues_to_the_same_bytes(toy, command, output, resume)
+
+
+def continues_to_the_same_bytes(toy: Project, command: list[str], output: Path, resume: Path) -> None:
     subprocess.run(command, env=toy.environment, check=True, stderr=subprocess.DEVNULL)
     whole = toy.folder / "results/toy/runs/soma-n2-s0/000-001"
     for name in ("weights.safetensors", "milestones.safetensors", "history.parquet"):
         assert sha256_file(output / name) == sha256_file(whole / name)
     assert not resume.exists()
     assert len(json.loads((output / "cost.json").read_text())["ledger"]["sessions"]) >= 2
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    caught = re.search(r"^SigCgt:\s+(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M)
+    return bool(int(caught[1], 16) >> (number - 1) & 1)
+
+
+def test_a_training_job_that_is_told_to_stop_saves_and_continues(toy, tmp_path):
+    """Twice; nothing but the signal makes it save."""
+    output, resume = tmp_path / "out/000-001", tmp_path / "resume"
+    command = train_command(toy, output, resume, save_every=3600)
+    updates = [0]
+    for _ in range(2):
+        process = subprocess.Popen(command, env=toy.environment, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 120
+        while not catches(process.pid, signal.SIGTERM):  # it does from its first update on
+            assert process.poll() is None
+            assert time.monotonic() < deadline, "it never minds the signal"
+            time.sleep(0.002)
+        time.sleep(0.1)
+        process.terminate()
+        _, said = process.communicate()
+        assert process.returncode == 1, "it finished before it could be stopped"
+        stopped = re.search(r"stopped after update (\d+) of 70; state saved; start it again to continue\.", said)
+        updates.append(int(stopped[1]))
+        assert (resume / "state.safetensors").exists()
+        assert not output.exists()
+    assert updates == sorted(set(updates))
+    continues_to_the_same_bytes(toy, command, output, resume)
 
 
 def test_a_damaged_start_checkpoint_stops_the_job_with_one_sentence(toy, tmp_path):

@@ -1,8 +1,10 @@
+import shlex
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
-from soma import provenance
+from soma import provenance, unwritable
 from soma.errors import SomaError
 from soma.manifest import write_json
 from soma.plan import EARLY
@@ -11,15 +13,25 @@ from soma.plan import make_plan, settings_files
 from soma.steps.campaign import write_manifest
 from soma.workflow import Settings, campaign_config, code
 
-try:
+
+@contextmanager
+def told():
+    """What stops the workflow itself becomes one sentence."""
+    try:
+        yield
+    except SomaError as error:
+        raise WorkflowError(str(error)) from None
+    except OSError as error:
+        raise WorkflowError(unwritable.sentence(error) or str(error)) from None
+
+
+with told():
     CONFIG = campaign_config(Path("config/config.yaml"), config)
     PLAN = make_plan(CONFIG)
     RESULTS = f"results/{CONFIG.campaign}"
     if workflow.is_main_process:
         # Before Snakemake compares anything: results may have come with DVC, from a machine with records of its own.
         provenance.unpack(Path(RESULTS))
-except SomaError as error:
-    raise WorkflowError(str(error)) from None
 
 CORPUS, SETS, ROUTING = f"{RESULTS}/corpus", f"{RESULTS}/sets", f"{RESULTS}/routing"
 SHARDS, RUNS, EVALUATION = (
@@ -43,7 +55,7 @@ TIMED = ("reference", "inference")
 
 ROLES = ["validation", "test", "external"]
 SETTINGS = Settings(settings_files(PLAN), Path(RESULTS) / "settings")
-SOMA = f"{sys.executable} -m soma.cli"
+SOMA = f"{shlex.quote(sys.executable)} -m soma.cli"
 
 
 wildcard_constraints:
@@ -112,10 +124,11 @@ def write_report():
 
 def finish():
     """What a run that succeeded leaves: of a whole campaign the report and the manifest, of any what travels with it."""
-    if all(Path(f).exists() for f in rules.all.input):
-        write_report()
-        write_manifest(Path(RESULTS))
-    provenance.pack(Path(RESULTS))
+    with told():
+        if all(Path(f).exists() for f in rules.all.input):
+            write_report()
+            write_manifest(Path(RESULTS))
+        provenance.pack(Path(RESULTS))
 
 
 def flag(name, value):

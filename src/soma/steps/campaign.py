@@ -128,12 +128,21 @@ def _plan_lines(found: Plan, rate: float | None) -> list[str]:
     sizes = f"{'arm':36} {'N':>4} {'width':>6} {'parameters':>11} {'expert':>11} {'served':>11}"
     lines += ["", f"{sizes} {'updates':>10} {'operations':>11} seeds"]
     for arm, of_arm in found.arm_runs.items():
-        run, expert = of_arm[0], _per_byte(of_arm[0])
+        run = of_arm[0]
+        expert, served = _per_byte(run), _served(found, arm)
         sizes = f"{arm:36} {run.experts:4} {run.settings.width:6} {run.parameters:11,} {expert:11,}"
         cost = significant(float(run.operations(run.updates)))
-        served = expert * found.arms[arm].active
         lines.append(f"{sizes} {served:11,} {run.updates:10,} {cost:>11} {len(of_arm):5}")
-    return [*lines, "(expert, served: forward operations for a byte, of one expert and of all k that answer)"]
+    lines.append("(expert, served: forward operations for a byte, of one expert and of all k that answer)")
+    serving = {arm: _served(found, arm) for arm in found.config.products.inference.arms}
+    most, least = max(serving, key=serving.__getitem__), min(serving, key=serving.__getitem__)
+    ratio = significant(serving[most] / serving[least])
+    return [*lines, f"of Table 12's arms, {most} takes {ratio} times the operations of {least} to serve a byte"]
+
+
+def _served(found: Plan, arm: str) -> int:
+    """Forward operations for one byte of all experts that answer."""
+    return _per_byte(found.arm_runs[arm][0]) * found.arms[arm].active
 
 
 def _per_byte(run: RunSpec) -> int:

@@ -1,0 +1,28 @@
+"""Training on data that is what was recorded.
+
+The training step looks at sizes only. A flipped bit would train without a word, so every job first reads its data once
+and compares hashes: about a second for each GB of text, beside hours of training. Workers of one job do not repeat it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from soma.data.encode import read_encoded
+from soma.manifest import check_files
+from soma.routing.shards import Shards
+from soma.steps import train as step
+
+
+def train_part(train: Path, shards: Path, **others: Any) -> None:
+    """`train.train_part`, unless the text or the window ids are not what their manifests say.
+
+    Raises:
+        SomaError: naming the file that is not.
+    """
+    if "WORLD_SIZE" not in os.environ:  # torchrun's workers have it, and the process that became torchrun was here
+        check_files(train, {"bytes.bin": read_encoded(train, "train")["files"]["bytes.bin"]})
+        Shards.open(shards).verify()
+    step.train_part(train=train, shards=shards, **others)

@@ -1,0 +1,198 @@
+"""`soma train` on small text, killed where it hurts and at random moments, on a full disk, and with damaged data."""
+
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from soma.cli import main
+from soma.data.download import download
+from soma.data.encode import encode
+from soma.data.windows import TrainWindows
+from soma.manifest import sha256_file
+from soma.routing.shards import build_shards
+from soma.settings.data import Data, TextSource
+from soma.training import checkpoint
+from tests.project import ROOT
+from tests.training.test_loop import WINDOW, spec
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of a fork, since Python 3.12
+SAME = ("weights.safetensors", "milestones.safetensors", "history.parquet")
+PUBLISHED = ("milestones.safetensors", "weights.safetensors", "history.parquet", "cost.json", "run.json")
+"""In this order."""
+
+
+class Job:
+    """Two experts on the license, saving after every update; every start is a copy of this process."""
+
+    def __init__(self, folder: Path, data: Path) -> None:
+        self.output, self.resume, self.log = folder / "out", folder / "resume", folder / "log"
+        self.state = self.resume / "state.safetensors"
+        self.words = ["train", "--part", "000-001", "--threads", "1", "--log", str(self.log)]
+        for name in ("settings", "compute"):
+            self.words += [f"--{name}", str(data / f"{name}.json")]
+        for name in ("train", "shards"):
+            self.words += [f"--{name}", str(data / name)]
+        self.words += ["--runs", str(folder), "--resume", str(self.resume), "--output", str(self.output)]
+
+    def start(self) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        try:
+            signal.alarm(120)  # whatever happens, nobody waits for ever
+            logging.getLogger().handlers.clear()  # pytest's
+            os._exit(main(self.words))
+        finally:
+            os._exit(99)
+
+    def run(self) -> int:
+        """The exit status; -9 of one that was killed."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.start(), 0)[1])
+
+    def digests(self) -> dict[str, str]:
+        return {name: sha256_file(self.output / name) for name in SAME}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    """What a job reads."""
+    folder = tmp_path_factory.mktemp("data")
+    (folder / "text").mkdir()
+    shutil.copy(ROOT / "LICENSE", folder / "text/license.txt")
+    source = TextSource(source="text", path=str(folder / "text"))
+    download(source, folder / "source")
+    encode("train", Data(train=source), folder / "source", folder / "train")
+    ids = np.arange(len(TrainWindows(folder / "train", WINDOW)))
+    build_shards("clusters", 2, ids % 4 < 2, 0, folder / "shards", (ids % 2).astype(np.uint16))
+    (folder / "settings.json").write_text(spec(updates=30).model_dump_json())
+    (folder / "compute.json").write_text(json.dumps({"save_every": 1e-9}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data, tmp_path_factory) -> tuple[Job, float]:
+    """One that nobody stopped, and its seconds."""
+    job, began = Job(tmp_path_factory.mktemp("undisturbed"), data), time.monotonic()
+    assert job.run() == 0
+    return job, time.monotonic() - began
+
+
+@pytest.fixture
+def job(data, tmp_path) -> Job:
+    return Job(tmp_path, data)
+
+
+def die(*_, **__) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def at_rename(monkeypatch, name: str, count: int = 1) -> None:
+    """Die with the count-th file of that name whole under its temporary name."""
+    real, seen = os.replace, []
+
+    def replace(source, target) -> None:
+        seen.extend([target] * (Path(target).name == name))
+        if len(seen) == count:
+            die()
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+
+
+def inside_a_write(monkeypatch) -> None:
+    """Die with half of the next state written."""
+    real = checkpoint.save_file
+
+    def half(tensors, path, metadata) -> None:
+        real(tensors, path, metadata)
+        os.truncate(path, path.stat().st_size // 2)
+        die()
+
+    monkeypatch.setattr(checkpoint, "save_file", half)
+
+
+def test_killed_where_it_writes(undisturbed, job, monkeypatch):
+    whole, _ = undisturbed
+    for kill in (inside_a_write, lambda m: at_rename(m, "state.safetensors")):
+        with monkeypatch.context() as patched:
+            kill(patched)
+            assert job.run() == -9
+        assert list(job.resume.iterdir())
+        assert not job.state.exists()  # what it left is no state
+    for kill in (lambda m: at_rename(m, "state.safetensors", 3), inside_a_write):
+        with monkeypatch.context() as patched:
+            kill(patched)
+            assert job.run() == -9
+        assert job.state.exists()
+    for done, name in enumerate(PUBLISHED):
+        with monkeypatch.context() as patched:
+            at_rename(patched, name)
+            assert job.run() == -9
+        assert "continuing after update" in job.log.read_text()
+        assert {n for n in PUBLISHED if (job.output / n).exists()} == set(PUBLISHED[:done])
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", die)  # all published, the state not yet removed
+        assert job.run() == -9
+    assert job.run() == 0
+    assert job.digests() == whole.digests()
+    assert not job.resume.exists()
+
+
+def test_killed_at_random_moments(undisturbed, job):
+    whole, seconds = undisturbed
+    draw, killed, finished = random.Random(0), 0, 0
+    while killed < 20 or not finished:
+        pid = job.start()
+        time.sleep(draw.uniform(0, seconds / 3))
+        os.kill(pid, signal.SIGKILL)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        assert status in (0, -9)
+        killed += status == -9
+        if status == 0:
+            assert job.digests() == whole.digests()
+            shutil.rmtree(job.output)
+            finished += 1
+        assert killed < 200, "it gets nowhere"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system of a given size")
+def test_a_disk_that_is_full_when_it_publishes(undisturbed, job):
+    whole, _ = undisturbed
+    room = (whole.output / PUBLISHED[0]).stat().st_size + (whole.output / PUBLISHED[1]).stat().st_size // 2
+    job.output.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={room}", "tmpfs", str(job.output)], check=True)
+    try:
+        assert job.run() == 1
+        assert f"{job.output / PUBLISHED[1]} cannot be written: the disk is full" in job.log.read_text()
+        assert [path.name for path in job.output.iterdir()] == [PUBLISHED[0]]
+        subprocess.run(["mount", "-o", "remount,size=1m", str(job.output)], check=True)
+        assert job.run() == 0
+        assert job.digests() == whole.digests()
+    finally:
+        subprocess.run(["umount", str(job.output)], check=True)
+
+
+@pytest.mark.parametrize("name", ["train/bytes.bin", "shards/train.npy"])
+def test_a_flipped_bit_in_the_data_is_one_sentence(data, tmp_path, caplog, name):
+    damaged = tmp_path / "data"
+    shutil.copytree(data, damaged)
+    content = bytearray((damaged / name).read_bytes())
+    content[-1] ^= 1
+    (damaged / name).write_bytes(content)
+    job = Job(tmp_path, damaged)
+    words = [word for word in job.words if word not in ("--log", str(job.log))]
+    assert main(words) == 1
+    assert caplog.messages == [
+        f"{damaged / name} does not have the hash that its manifest records; delete it and run the rule that makes it "
+        "again."
+    ]
+    assert not job.output.exists()
