@@ -45,8 +45,9 @@ class Rows:
         yield compared(0.1 * self.side, set="validation", split="", iterate="last", other=P.fixed_size.against[0])
 
     def tuning_compared(self):
-        for seed, sign in enumerate(SIGNS):
-            yield {"seed": seed, "difference": 0.04 * sign * self.side, "soma_run": f"a{seed}", "spsa_run": f"b{seed}"}
+        for seed in (0, 1, 2):
+            yield compared(-0.04 * self.side, seed=seed)
+        yield compared(0.04 * self.side, seed=np.nan)  # SPSA minus SOMA, of all seeds
 
     def objective(self):
         for seed, sign in enumerate(SIGNS):
@@ -160,6 +161,7 @@ def test_external_splits_are_differences_of_their_own():
 
 def test_one_seed_decides_nothing():
     rows = Rows(1)
-    found = evidence(PLAN, lambda name: rows(name).head(1) if name == "tuning-compared" else rows(name))["C3"]
+    one = rows("tuning-compared").tail(1).assign(seeds=1, seed_low=np.nan, seed_high=np.nan)
+    found = evidence(PLAN, lambda name: one if name == "tuning-compared" else rows(name))["C3"]
     assert [d.side() for d in found] == ["neither"]
     assert judge(found) == ("inconclusive", "one seed gives no interval over seeds")

@@ -82,10 +82,16 @@ def test_every_seed_of_both_chosen_settings_is_tested_and_compared():
     assert runs == [(f"{name}-s{seed}", name) for name in (SOMA[2], SPSA[3]) for seed in T.seeds]
     tested = rows(lambda arm, run: (0.3 + 0.1 * run.seed) * (arm == SOMA[2]), (SOMA[2], SPSA[3]), "test")
     compared = tuning.compare(PLAN, found, tested)
-    assert list(compared["seed"]) == list(T.seeds)
-    assert np.allclose(compared["difference"], [0.3, 0.4, 0.5])  # SPSA minus SOMA
+    by_seed, mean = compared[:-1], compared.iloc[-1]
+    assert list(by_seed["seed"]) == list(T.seeds)
+    assert np.allclose(compared["difference"], [0.3, 0.4, 0.5, 0.4])  # SPSA minus SOMA
     assert np.allclose(compared["spsa"] - compared["soma"], compared["difference"])
-    assert [*compared["soma_run"], *compared["spsa_run"]] == [run for run, _ in runs]
+    assert [*by_seed["soma_run"], *by_seed["spsa_run"]] == [run for run, _ in runs]
+    assert np.isnan(mean["seed"])
+    assert mean["run"].split() == [*by_seed["spsa_run"], *by_seed["soma_run"]]
+    assert mean["low"] == pytest.approx(mean["high"])  # the same advantage on every document
+    assert by_seed["seed_low"].isna().all()
+    assert mean["seed_low"] == pytest.approx(0.4 - 4.302653 * 0.1 / 3**0.5)
 
 
 def test_the_test_set_is_opened_once_and_for_the_chosen_runs_alone(tmp_path, monkeypatch):

@@ -63,8 +63,9 @@ def _fixed_size(plan: Plan, rows: pd.DataFrame, set_: str) -> list[Difference]:
 
 
 def _tuned(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
-    runs = [*rows["soma_run"], *rows["spsa_run"]]
-    return [_over_seeds("SOMA minus SPSA, equally tuned", -rows["difference"].to_numpy(), runs, "nats per byte")]
+    (row,) = rows[rows["seed"].isna()].itertuples()
+    ends = (-row.difference, -row.high, -row.low, -row.seed_high, -row.seed_low)  # the rows hold SPSA minus SOMA
+    return [Difference("SOMA minus SPSA, equally tuned", *ends, int(row.seeds), row.run)]
 
 
 def _independence(rows: pd.DataFrame) -> list[Difference]:

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from soma.analysis.bootstrap import seed_interval
+from soma.analysis.contrasts import Side, difference_row, scores_of
 from soma.errors import SomaError
 from soma.plan import Plan
 
@@ -95,29 +96,28 @@ def chosen_runs(plan: Plan, searched: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def compare(plan: Plan, searched: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Test loss of the chosen settings, one row per seed, with the difference SPSA minus SOMA.
+    """Test loss of the chosen settings: one row per seed, and last one of all seeds, whose `seed` is missing.
 
     Args:
         rows: per-document losses of the chosen runs on the test set.
+
+    Returns:
+        `soma` and `spsa`, `difference` SPSA minus SOMA with its interval over documents and, of all seeds, over seeds.
     """
     tuning = plan.config.products.tuning
     chosen = {str(row.base): str(row.arm) for row in searched[searched["chosen"]].itertuples()}
-    runs = {base: {run.seed: run.id for run in plan.arm_runs[name]} for base, name in chosen.items()}
+    scores = scores_of(plan, rows)
+    arms = {"soma": chosen[tuning.soma], "spsa": chosen[tuning.spsa]}
+    runs = {name: plan.arm_runs[arm] for name, arm in arms.items()}
+    found = {name: scores.loss([Side(arm).key(plan, run) for run in runs[name]]) for name, arm in arms.items()}
+    (soma, soma_draws), (spsa, spsa_draws) = found["soma"], found["spsa"]
+    every = np.arange(len(tuning.seeds))
     out = []
-    for seed in tuning.seeds:
-        ids = {base: by_seed[seed] for base, by_seed in runs.items()}
-        loss = {base: _final_loss(plan, rows, chosen[base], run) for base, run in ids.items()}
-        out.append(
-            {
-                "seed": seed,
-                "soma": loss[tuning.soma],
-                "spsa": loss[tuning.spsa],
-                "difference": loss[tuning.spsa] - loss[tuning.soma],
-                "soma_run": ids[tuning.soma],
-                "spsa_run": ids[tuning.spsa],
-            }
-        )
-    return pd.DataFrame(out)
+    for seed, which in [*zip(tuning.seeds, every[:, None], strict=True), (None, every)]:
+        ids = {f"{name}_run": " ".join(of_arm[i].id for i in which) for name, of_arm in runs.items()}
+        row = {"seed": seed, "soma": soma[which].mean(), "spsa": spsa[which].mean(), **ids}
+        out.append(row | difference_row((spsa - soma)[which], (spsa_draws - soma_draws)[:, which]))
+    return pd.DataFrame(out).assign(run=lambda table: table["spsa_run"] + " " + table["soma_run"])
 
 
 def _final_loss(plan: Plan, rows: pd.DataFrame, arm: str, run: str) -> float:
