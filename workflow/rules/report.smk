@@ -48,7 +48,7 @@ CATEGORY = {
     "estimators": "6 More",
 }
 FIGURE_INPUTS = {
-    "figure1": measured("losses", "costs"),
+    "figure1": measured("losses", "costs", "differences"),
     "figure4": measured("paired"),
     "figure5": measured("reference"),
     "figure6": measured("serving", "inference"),
