@@ -59,7 +59,7 @@ def panels(
     """A figure and its axes [rows, columns], with a title over them and how to read them under them."""
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
     figure.suptitle(title, x=0.008, ha="left")
-    lines = textwrap.wrap(note, int(size[0] * 17.5))
+    lines = textwrap.wrap(note.replace(" %", "\u00a0%"), int(size[0] * 17.5))
     for i, line in enumerate(reversed(lines)):
         y = (i + 1.2) * LINE / size[1]
         figure.text(0.008, y, line, ha="left", va="bottom", fontsize=7, color="#555555")

@@ -85,7 +85,7 @@ def figure9(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path)
         # A head that is frozen at random costs a hundred times what the others do.
         axis.margins(x=0.08)
         axis.set_xscale("symlog", linthresh=_LINEAR)
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}".replace("-", "−")))
         categories(axis, [wrapped(f"{name}\n({group})") for name, group in zip(names, own["group"], strict=True)])
         axis.set_xlabel("base minus this (nats per byte)")
         save(figure, with_paper(drawn, theirs), plan, directory, "figure9")

@@ -43,14 +43,13 @@ def figure1(
         left, middle, right = axes[0]
         middle.sharey(left)
         middle.tick_params(labelleft=False)
+        crosses(left, theirs, "operations", "loss", looks)
         for axis, x, name in ((left, "operations", "arithmetic operations"),
                               (middle, "device_seconds", "aggregate device time (s)")):  # fmt: skip
             for arm, found in drawn.groupby("arm", sort=False):
                 curve(axis, found, x, looks[arm])
             log_axis(axis)
             axis.set_xlabel(name)
-        crosses(left, theirs, "operations", "loss", looks)
-        log_axis(left)
         left.set_ylim(bottom, top)
         left.set_ylabel(_LOSS)
         heights = ends.set_index("arm")["height"]
@@ -89,7 +88,7 @@ def _gains(axis: Axes, ends: pd.DataFrame, reported: list[float], looks: dict[st
     for row in near.itertuples():
         colour, marker = looks[row.arm]["color"], looks[row.arm]["marker"]
         own = ends[ends["arm"] == row.arm]
-        intervals(axis, own["height"], own, "difference", colour, False, "difference_", marker=marker, markersize=6)
+        intervals(axis, own["height"], own, "difference", colour, False, "difference_", marker=marker, markersize=4.5)
     spans = near[["difference", *(f"difference_{end}" for end in _ENDS)]].to_numpy().ravel()
     found = np.clip([0.0, *spans[np.isfinite(spans)], *reported], -_NEAR, _NEAR)
     low, high = found.min(), found.max()

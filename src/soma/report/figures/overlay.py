@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from soma.report.paper import PaperValues
 _HOUR = 3600.0
 
 
-def note(points: Iterable[Point], words: str = "") -> str:
+def note(points: Sequence[Point], words: str = "") -> str:
     """What a figure says about the paper's points."""
     return f"Crosses: the paper's{words}." if points else ELSEWHERE
 
@@ -23,7 +23,7 @@ def reported(plan: Plan, paper: PaperValues, arm: str) -> list[Point]:
     if not paper.same_scale(plan):
         return []
     own = plan.arms[arm]
-    method = "soma" if own.experts > 1 else own.method
+    method = "soma" if own.method == "spsa" and own.experts > 1 else own.method
     rows = [
         row
         for row in (*paper.tables["table4"], *paper.tables["figure1_points"])
@@ -59,7 +59,7 @@ def served(plan: Plan, paper: PaperValues) -> list[Point]:
 
 
 def swept(plan: Plan, paper: PaperValues) -> list[Point]:
-    """Validation loss by time for N and n_pert, and by operations where updates are stated."""
+    """Validation loss by time for N, and for n_pert at N = 8, and by operations where updates are stated."""
     if not paper.same_scale(plan):
         return []
     given, product, out = paper.tables["figure7"], plan.config.products.sweep, list[Point]()

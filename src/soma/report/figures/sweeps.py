@@ -130,7 +130,8 @@ def _map(axis: Axes, rows: pd.DataFrame, looks: Mapping[int, Look]) -> None:
     for row in rows.itertuples():
         i, j = np.searchsorted(totals, row.total), np.searchsorted(each, row.per_expert)
         corner, size = (widths[i], heights[j]), (widths[i + 1] - widths[i], heights[j + 1] - heights[j])
-        axis.add_patch(Rectangle(corner, *size, facecolor=looks[row.best]["color"], edgecolor="white", linewidth=0.5))
+        shade = looks[row.best]["color"]
+        axis.add_patch(Rectangle(corner, *size, facecolor=shade, edgecolor="white", linewidth=0.5, alpha=0.85))
         text = f"({row.best})" if len(row.reached.split()) < 2 else str(row.best)
         dark = counts.index(row.best) < 0.6 * len(counts)
         colour = "white" if dark else "black"
