@@ -123,7 +123,7 @@ def assert_readable(figure: Figure) -> None:
     outside = (ends < 0).any(axis=1) | (ends[:, 2:] > figure.bbox.size).any(axis=1)
     assert not [text for text, out in zip(texts, outside, strict=True) if out]
     common = np.minimum(ends[:, None, 2:], ends[:, 2:]) - np.maximum(ends[:, None, :2], ends[:, :2])  # of each pair
-    overlaps = np.argwhere(np.triu((common >= 2).all(axis=-1), 1))
+    overlaps = np.argwhere(np.triu((common >= figure.dpi / 50).all(axis=-1), 1))
     assert not [(texts[i], texts[j]) for i, j in overlaps]
 
 

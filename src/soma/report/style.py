@@ -28,8 +28,8 @@ LINE = 0.15
 """Inches of a line of text under the panels."""
 
 _STYLE: Any = {
-    "figure.dpi": 100,
-    "savefig.dpi": 200,
+    "figure.dpi": 200,  # text is laid out at the resolution at which it is saved: its width does not scale exactly
+    "savefig.dpi": "figure",
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.titlelocation": "left",
