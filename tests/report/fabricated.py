@@ -34,8 +34,13 @@ class Rows:
     def loss(self, arm: str, operations: float) -> float:
         """Falls with the budget; a little different for each arm."""
         n = self.plan.arms[arm].experts
-        bump = 0.01 * (sum(map(ord, arm)) % 7)
+        bump = 0.01 * (sum(map(ord, arm)) % 7) + 0.5 * (self.plan.arms[arm].method == "eggroll")
         return float(1.6 + 1.5 * (operations / 1e8) ** -0.1 + 0.02 * np.log2(n) + bump)
+
+    def seconds(self, operations: float) -> float:
+        """A hundred thousand seconds for the budget of the first arm."""
+        run = self.plan.arm_runs[self.products.fixed_size.soma][0]
+        return 1e5 * operations / float(run.operations(run.updates))
 
     def end(self, arm: str) -> float:
         run = self.plan.arm_runs[arm][0]
@@ -52,10 +57,18 @@ class Rows:
                 out.append(where | {"update": update, "operations": operations, "run": self.ids(arm)} | row)
         return pd.DataFrame(out).astype({"seed": "Int64"})
 
+    def differences(self) -> pd.DataFrame:
+        product, out = self.products.fixed_size, []
+        for other in (*product.against, *product.also):
+            seeds = min(len(self.plan.arm_runs[arm]) for arm in (product.soma, other))
+            row = interval("difference", self.end(product.soma) - self.end(other), 0.005, seeds)
+            out.append({"set": "test", "soma": product.soma, "other": other, "iterate": "last"} | row)
+        return pd.DataFrame(out)
+
     def costs(self) -> pd.DataFrame:
         out = [
             {"arm": arm, "run": run.id, "update": u, "quantity": "aggregate device time",
-             "value": run.operations(u) * 1e-9 * (1 + 0.1 * run.experts)}
+             "value": self.seconds(run.operations(u)) * (1 + 0.1 * run.experts)}
             for arm, runs in self.plan.arm_runs.items() for run in runs for u in run.milestones
         ]  # fmt: skip
         return pd.DataFrame(out)
@@ -99,7 +112,7 @@ class Rows:
 
     def inference(self) -> pd.DataFrame:
         runs = [run for arm in self.products.inference.arms for run in self.plan.arm_runs[arm]]
-        speed = [3e8 / run.settings.width**2 * (1 + 0.01 * run.seed) for run in runs]
+        speed = [2e8 / run.settings.width * (1 + 0.01 * run.seed) for run in runs]
         return pd.DataFrame({"run": [run.id for run in runs], "scored_bytes_per_second": speed})
 
     def sweep(self) -> pd.DataFrame:
@@ -109,11 +122,12 @@ class Rows:
             for update in run.milestones:
                 operations = float(run.operations(update))
                 each = operations / run.experts
-                spent = {"operations": operations, "operations_per_expert": each, "device_seconds": operations * 1e-9}
+                spent = {"operations": operations, "operations_per_expert": each}
+                spent |= {"device_seconds": self.seconds(operations)}
                 loss = 1.6 + 1.2 * (update / 4) ** -0.12 / (run.settings.n_pert * run.settings.batch) ** 0.05
                 row = interval("loss", loss - 0.03 * np.log2(run.experts), 0.015, len(self.plan.arm_runs[arm]))
                 where = {"axis": axis, "value": value, "update": update, "arm": arm, "run": self.ids(arm)}
-                out.append(where | spent | {"elapsed_seconds": each * 1e-9} | row)
+                out.append(where | spent | {"elapsed_seconds": self.seconds(each)} | row)
         return pd.DataFrame(out)
 
     def best_counts(self) -> pd.DataFrame:

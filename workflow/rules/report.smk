@@ -72,7 +72,7 @@ def labels(name, kind):
 
 
 FIGURE_INPUTS = {
-    "figure1": measured("losses", "costs"),
+    "figure1": measured("losses", "costs", "differences"),
     "figure4": measured("paired"),
     "figure5": measured("reference"),
     "figure6": measured("serving", "inference"),

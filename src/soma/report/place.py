@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
-from soma.report.style import MUTED
+from soma.report.colours import MUTED
 
 SIZE = 8
 _WIDTH = 30  # characters of a line of a label
@@ -26,6 +27,12 @@ class Label(NamedTuple):
     x: float
     y: float
     colour: str
+    height: float | None = None
+    """Where it is to stand beside an axis, as a part of the axis' height; None is as high as its point."""
+
+
+Labels = Sequence[tuple[Axes, Sequence[Label]]]
+"""Labels of axes."""
 
 
 def wrapped(text: str) -> str:
@@ -33,16 +40,28 @@ def wrapped(text: str) -> str:
     return "\n".join(textwrap.fill(line, _WIDTH) for line in text.splitlines())
 
 
-def beside(axis: Axes, labels: Sequence[Label]) -> None:
-    """Write labels to the right of the axis, each as near the height of its point as the others allow.
+def place(figure: Figure, beside: Labels, near: Labels) -> None:
+    """Lay a finished figure out for good and write the labels beside its axes, then those near points in them."""
+    layout: Any = figure.get_layout_engine()
+    layout.execute(figure)
+    for axis, labels in beside:
+        _beside(axis, labels)
+    layout.execute(figure)
+    figure.set_layout_engine("none")
+    for axis, labels in near:
+        _near(axis, labels)
 
-    The limits of the axis must be final. Call it before `near`.
+
+def _beside(axis: Axes, labels: Sequence[Label]) -> None:
+    """Write labels to the right of the axis, each as near to its height as the others allow.
+
+    A line leads to the point unless that lies outside the axis.
     """
     if not labels:
         return
-    _lay_out(axis)
     to_axis = axis.transAxes.inverted()
-    at = np.array([to_axis.transform(axis.transData.transform((label.x, label.y)))[1] for label in labels])
+    points = [to_axis.transform(axis.transData.transform((label.x, label.y)))[1] for label in labels]
+    at = np.array([y if label.height is None else label.height for y, label in zip(points, labels, strict=True)])
     order = np.argsort(at, kind="stable")
     line = SIZE * 1.3 * _pixels(axis) / axis.bbox.height
     heights = [line * (wrapped(labels[i].text).count("\n") + 1) for i in order]
@@ -50,7 +69,7 @@ def beside(axis: Axes, labels: Sequence[Label]) -> None:
         axis.annotate(
             wrapped(labels[i].text), (labels[i].x, labels[i].y), (1.03, y), textcoords="axes fraction",
             color=labels[i].colour, fontsize=SIZE, va="center", annotation_clip=False,
-            arrowprops=_LEADER | {"relpos": (0.0, 0.5)},
+            arrowprops=_LEADER | {"relpos": (0.0, 0.5)} if 0 <= points[i] <= 1 else None,
         )  # fmt: skip
 
 
@@ -64,19 +83,14 @@ def _spread(wanted: NDArray[np.float64], heights: Sequence[float]) -> NDArray[np
     return np.asarray(np.clip(isotonic_regression(wanted - offsets).x, low, high) + offsets)
 
 
-def near(axis: Axes, labels: Sequence[Label], size: int = SIZE) -> None:
-    """Write labels near their points, each at the first place around it that covers least of what is drawn.
-
-    The layout stays as it is from here on.
-    """
-    _lay_out(axis)
+def _near(axis: Axes, labels: Sequence[Label]) -> None:
+    """Write labels near their points, each at the first place around it that covers least of what is drawn."""
     figure: Any = axis.figure
-    figure.set_layout_engine("none")
     drawn, taken = _drawn(axis), list[Bbox]()
     for label in labels:
         text = axis.annotate(
             wrapped(label.text), (label.x, label.y), (0, 0), textcoords="offset points", color=label.colour,
-            fontsize=size, va="center", annotation_clip=False,
+            fontsize=SIZE, va="center", annotation_clip=False,
         )  # fmt: skip
         extent = text.get_window_extent(figure.canvas.get_renderer())
         point = axis.transData.transform((label.x, label.y))
@@ -96,12 +110,6 @@ def near(axis: Axes, labels: Sequence[Label], size: int = SIZE) -> None:
         if np.hypot(dx, dy) > 16:
             tip = (np.clip(point, box.min, box.max) - point) / _pixels(axis)
             axis.annotate("", (label.x, label.y), tuple(tip), textcoords="offset points", arrowprops=_LEADER)
-
-
-def _lay_out(axis: Axes) -> None:
-    """Give panels their final places and limits."""
-    figure: Any = axis.figure
-    figure.get_layout_engine().execute(figure)
 
 
 def _pixels(axis: Axes) -> float:
@@ -129,6 +137,7 @@ def _drawn(axis: Axes) -> NDArray[np.float64]:
     for collection in axis.collections:
         if isinstance(collection, LineCollection):
             paths += [collection.get_transform().transform(s) for s in collection.get_segments()]
+    paths = [np.repeat(path, 10, axis=0) if len(path) == 1 else path for path in paths]  # a marker on its own
     steps = np.linspace(0, 1, 20)[:, None]
     dense = [a + steps * (b - a) for path in paths for a, b in itertools.pairwise(path)]
     found = np.concatenate([*paths, *dense]) if paths else np.zeros((0, 2))

@@ -20,20 +20,16 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from soma.manifest import atomic_path
 from soma.plan import Plan
+from soma.report.colours import MUTED
+from soma.report.place import Labels, place
 from soma.report.table import significant
 
-# Okabe and Ito's, with a wine red of Paul Tol's where their yellow would vanish on white.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#882255")
-MARKERS = "osD^vPX*"
-MUTED = "#8c8c8c"
-PAPER: Any = {"color": MUTED, "marker": "x", "markersize": 5, "linestyle": "none", "zorder": 1.5}
-"""How the paper's own points look."""
 LINE = 0.15
 """Inches of a line of text under the panels."""
 
 _STYLE: Any = {
-    "figure.dpi": 100,
-    "savefig.dpi": 200,
+    "figure.dpi": 200,  # text is laid out at the resolution at which it is saved: its width does not scale exactly
+    "savefig.dpi": "figure",
     "font.size": 9,
     "axes.titlesize": 9,
     "axes.titlelocation": "left",
@@ -57,25 +53,13 @@ def style() -> Iterator[None]:
         yield
 
 
-def look(i: int) -> dict[str, Any]:
-    """Colour and marker of the i-th of things without an order, such as arms."""
-    return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[i % len(MARKERS)]}
-
-
-def ramp(count: int) -> list[str]:
-    """Colours of things with an order, such as N, from dark to light; readable in grey too."""
-    shades = plt.get_cmap("viridis")(np.linspace(0.0, 0.8, count))
-    return [matplotlib.colors.to_hex(shade) for shade in shades]
-
-
 def panels(
-    plan: Plan, columns: int, title: str, note: str = "", rows: int = 1, size: tuple[float, float] = (8.6, 3.9),
-    **options: Any,
+    columns: int, title: str, note: str, rows: int = 1, size: tuple[float, float] = (8.6, 3.9), **options: Any
 ) -> tuple[Figure, Any]:  # fmt: skip
     """A figure and its axes [rows, columns], with a title over them and how to read them under them."""
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
     figure.suptitle(title, x=0.008, ha="left")
-    lines = textwrap.wrap(note, int(size[0] * 20))
+    lines = textwrap.wrap(note.replace(" %", "\u00a0%"), int(size[0] * 17.5))
     for i, line in enumerate(reversed(lines)):
         y = (i + 1.2) * LINE / size[1]
         figure.text(0.008, y, line, ha="left", va="bottom", fontsize=7, color="#555555")
@@ -96,19 +80,32 @@ def log_axis(axis: Axes, which: str = "x", base: int = 10) -> None:
     span = abs(np.log10(high / low))
     own = axis.xaxis if which == "x" else axis.yaxis
     if base == 2:
-        own.set_major_locator(LogLocator(base=2))
+        own.set_major_locator(LogLocator(base=2, numticks=12))
     elif span < 0.6:
         own.set_major_locator(MaxNLocator(4))
     else:
         subs = (1.0, 2.0, 5.0) if span < 1.3 else (1.0, 3.0) if span < 2.6 else (1.0,)
-        own.set_major_locator(LogLocator(subs=subs))
-    own.set_major_formatter(FuncFormatter(lambda x, _: significant(float(x))))
+        own.set_major_locator(LogLocator(subs=subs, numticks=5))
+    own.set_major_formatter(FuncFormatter(lambda x, _: _tick(float(x))))
     own.set_minor_locator(NullLocator())
     own.set_minor_formatter(NullFormatter())
 
 
-def save(figure: Figure, drawn: pd.DataFrame, plan: Plan, directory: Path, name: str) -> None:
-    """name.svg, name.png and name.csv (what is drawn), with the campaign in the corner and its watermark across."""
+def _tick(x: float) -> str:
+    """A value of an axis; millions in powers of ten, for they stand close together."""
+    return significant(x) if x < 1e6 else f"{x:.3g}".replace("e+0", "e").replace("e+", "e")
+
+
+def save(
+    figure: Figure, drawn: pd.DataFrame, plan: Plan, directory: Path, name: str, beside: Labels = (), near: Labels = ()
+) -> None:
+    """name.svg, name.png and name.csv (what is drawn), with labels, the campaign in the corner and its watermark.
+
+    Args:
+        beside: labels to the right of axes; near: labels of points in them. Where they go depends on everything else
+            in the figure, so they are written here, last.
+    """
+    place(figure, beside, near)
     figure.text(0.995, 0.03 / figure.get_figheight(), _campaign(plan), ha="right", va="bottom", fontsize=7, color=MUTED)
     if plan.config.watermark:
         figure.text(

@@ -4,53 +4,116 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from soma.plan import Plan
-from soma.report.draw import BANDS, curve, with_paper
+from soma.report.colours import MUTED, Look, arm_looks
+from soma.report.draw import CURVES, INTERVALS, crosses, curve, intervals, with_paper, zero
+from soma.report.figures import overlay
 from soma.report.labels import arm_label
 from soma.report.paper import PaperValues
-from soma.report.place import Label, beside, near
-from soma.report.style import COLOURS, MUTED, PAPER, log_axis, look, panels, save, style
+from soma.report.place import Label
+from soma.report.style import log_axis, panels, save, style
 
 _NEAR = 0.3
-"""Nats per byte from the best arm within which arms end that set the height of Figure 1; others would flatten them."""
-_OTHERS = [colour for colour in COLOURS if colour != "#000000"]
+"""Nats per byte: arms that end further from the best, or from SOMA, are named at the edge of Figure 1's panels."""
+_ENDS = ["low", "high", "seed_low", "seed_high"]
+_LOSS = "test loss (nats per byte)"
 
 
-def figure1(plan: Plan, paper: PaperValues, losses: pd.DataFrame, costs: pd.DataFrame, directory: Path) -> None:
-    """Test loss against arithmetic operations, and against aggregate device time, for arms of equal total size."""
-    drawn = _curves(plan, losses, costs)
-    theirs = _paper_points(plan, paper)
-    note = f"{BANDS} Crosses: the paper's, by its updates." if theirs else f"{BANDS} The paper's points are not drawn: "
-    note += "" if theirs else "they are of 8.4 million parameters on other text."
-    final = drawn.groupby("arm")["loss"].last()
-    shown = drawn[drawn["arm"].map(final) <= final.min() + _NEAR]
-    reported = [float(str(point["loss"])) for point in theirs]
-    bottom, top = min([shown["low"].min(), *reported]), max([shown["high"].max(), *reported])
+def figure1(
+    plan: Plan, paper: PaperValues, losses: pd.DataFrame, costs: pd.DataFrame, differences: pd.DataFrame,
+    directory: Path,
+) -> None:  # fmt: skip
+    """Test loss against operations and device time for arms of equal total size, and SOMA's minus that of each."""
+    drawn, looks, theirs = _curves(plan, losses, costs, differences), arm_looks(plan), overlay.fixed_size(plan, paper)
+    note = f"{CURVES} Right: SOMA's loss minus that of the arm in whose row it stands, both at the end of their "
+    note += f"budgets and paired by document and seed. {INTERVALS} "
+    note += "Crosses, left and right: the paper's, by its updates; N=8's by the mean of its experts." if theirs else (
+        "The paper's points are not drawn: they are of 8.4 million parameters on other text."
+    )  # fmt: skip
+    ends = drawn.drop_duplicates("arm", keep="last").sort_values("loss")
+    ends["height"] = (np.arange(len(ends)) + 0.5) / len(ends)
+    bottom, top = _limits(drawn, ends, [float(point["loss"]) for point in theirs])
     with style():
-        figure, axes = panels(plan, 2, "Equal total size: test loss against training cost", note, sharey=True)
-        ends = []
-        for i, (_, found) in enumerate(drawn.groupby("arm", sort=False)):
-            for axis, x in zip(axes[0], ("operations", "device_seconds"), strict=True):
-                curve(axis, found, x, look(i))
-            end = found.iloc[-1]
-            text = end["label"] if end["loss"] <= top else f"{end['label']}: above, ends at {end['loss']:.2f}"
-            ends.append(Label(text, end["device_seconds"], min(end["loss"], top), str(look(i)["color"])))
-        for point in theirs:
-            axes[0, 0].plot(point["operations"], point["loss"], **PAPER)
-        for axis, name in zip(axes[0], ("arithmetic operations", "aggregate device time (s)"), strict=True):
+        title, widths = "Equal total size: test loss against training cost", {"width_ratios": [1, 1, 0.62]}
+        figure, axes = panels(3, title, note, size=(10.4, 4.3), gridspec_kw=widths)
+        left, middle, right = axes[0]
+        middle.sharey(left)
+        middle.tick_params(labelleft=False)
+        crosses(left, theirs, "operations", "loss", looks)
+        for axis, x, name in ((left, "operations", "arithmetic operations"),
+                              (middle, "device_seconds", "aggregate device time (s)")):  # fmt: skip
+            for arm, found in drawn.groupby("arm", sort=False):
+                curve(axis, found, x, looks[arm])
             log_axis(axis)
             axis.set_xlabel(name)
-            axis.set_ylim(bottom - 0.04 * (top - bottom), top + 0.04 * (top - bottom))
-        axes[0, 0].set_ylabel("test loss (nats per byte)")
-        beside(axes[0, 1], ends)
-        save(figure, with_paper(drawn, theirs), plan, directory, "figure1")
+        left.set_ylim(bottom, top)
+        left.set_ylabel(_LOSS)
+        heights = ends.set_index("arm")["height"]
+        gains = [point | {"height": heights[point["arm"]]} for point in theirs if "difference" in point]
+        crosses(right, gains, "difference", "height", looks)
+        _gains(right, ends, [point["difference"] for point in gains], looks)
+        experts = plan.arms[plan.config.products.fixed_size.soma].experts
+        right.set_xlabel(f"SOMA N={experts} minus this arm\n(nats per byte)")
+        right.set_title("Negative: SOMA is better")
+        labels = [
+            Label(
+                r.label if r.loss <= top else f"{r.label}: above, ends at {r.loss:.2f}",
+                r.device_seconds, r.loss, looks[r.arm]["color"], r.height,
+            )
+            for r in ends.itertuples()
+        ]  # fmt: skip
+        save(figure, with_paper(drawn, theirs), plan, directory, "figure1", beside=[(middle, labels)])
 
 
-def _curves(plan: Plan, losses: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """Mean over seeds of the last iterate with the arm's k, with the device time of the same milestone."""
+def _limits(drawn: pd.DataFrame, ends: pd.DataFrame, reported: list[float]) -> tuple[float, float]:
+    """Losses between which everything lies that is drawn of arms that end near the best, and the paper's points."""
+    best = ends["loss"].min()
+    near = ends[ends["loss"] <= best + _NEAR]
+    shown = drawn[drawn["arm"].isin(near["arm"])]
+    # Two seeds can have an interval as wide as everything else together.
+    bottom = max(near["seed_low"].min(), best - _NEAR), shown["low"].min(), *reported
+    top = min(near["seed_high"].max(), near["loss"].max() + _NEAR), shown["high"].max(), *reported
+    low, high = float(np.nanmin(bottom)), float(np.nanmax(top))
+    return low - 0.04 * (high - low), high + 0.04 * (high - low)
+
+
+def _gains(axis: Axes, ends: pd.DataFrame, reported: list[float], looks: dict[str, Look]) -> None:
+    """Differences at the heights of their arms; what lies beyond the axis is said in words at its edge."""
+    zero(axis, vertical=True)
+    near = ends[ends["difference"].abs() <= _NEAR]
+    for row in near.itertuples():
+        colour, marker = looks[row.arm]["color"], looks[row.arm]["marker"]
+        own = ends[ends["arm"] == row.arm]
+        intervals(axis, own["height"], own, "difference", colour, False, "difference_", marker=marker, markersize=4.5)
+    spans = near[["difference", *(f"difference_{end}" for end in _ENDS)]].to_numpy().ravel()
+    found = np.clip([0.0, *spans[np.isfinite(spans)], *reported], -_NEAR, _NEAR)
+    low, high = found.min(), found.max()
+    margin = 0.08 * ((high - low) or _NEAR)
+    axis.set_xlim(low - margin, high + margin)
+    for row in ends[ends["difference"].abs() > _NEAR].itertuples():
+        less = row.difference < 0
+        text = f"◂ {row.difference:.2f}" if less else f"{row.difference:+.2f} ▸"
+        axis.text(
+            0.0 if less else 1.0, row.height, text.replace("-", "−"), transform=axis.transAxes, fontsize=8, va="center",
+            ha="left" if less else "right", color=looks[row.arm]["color"],
+        )  # fmt: skip
+    axis.set_ylim(0, 1)
+    axis.set_yticks(ends["height"], [""] * len(ends))
+    axis.tick_params(axis="y", length=0)
+
+
+def _curves(plan: Plan, losses: pd.DataFrame, costs: pd.DataFrame, differences: pd.DataFrame) -> pd.DataFrame:
+    """Mean over seeds of the last iterate with the arm's k, with the device time of the same milestone.
+
+    The last row of an arm has `difference`, the loss of SOMA minus its, and the ends of its intervals.
+    """
     seconds = costs[costs["quantity"] == "aggregate device time"].groupby(["arm", "update"])["value"].mean()
+    gains = differences[(differences["set"] == "test") & (differences["iterate"] == "last")].set_index("other")
+    gains = gains[["difference", *_ENDS]].rename(columns={end: f"difference_{end}" for end in _ENDS})
     frames = []
     for name in plan.config.products.fixed_size.arms:
         arm = plan.config.arms[name]
@@ -61,55 +124,45 @@ def _curves(plan: Plan, losses: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFra
             & (losses["iterate"] == "last")
             & (losses["k"] == arm.active)
         ].sort_values("update")
-        frame = rows[["arm", "update", "operations", "loss", "low", "high", "seeds", "run"]].copy()
+        frame = rows[["arm", "update", "operations", "loss", *_ENDS, "seeds", "run"]].reset_index(drop=True)
         frame.insert(1, "label", arm_label(arm))
         frame["device_seconds"] = [seconds.loc[(name, u)] for u in frame["update"]]
-        frames.append(frame)
+        frames.append(frame.join(gains.reindex([name]).set_axis(frame.index[-1:])))
     return pd.concat(frames, ignore_index=True)
-
-
-def _paper_points(plan: Plan, paper: PaperValues) -> list[dict[str, object]]:
-    """Table 4 of the paper by operations, where the campaign has its size and text; its device time is another's."""
-    if not paper.same_scale(plan):
-        return []
-    out: list[dict[str, object]] = []
-    for name in plan.config.products.fixed_size.arms:
-        row = paper.rows("table4").get(plan.config.arms[name].counterpart or "")
-        if row is not None:
-            operations = float(plan.arm_runs[name][0].operations(row["updates"]))
-            out.append({"arm": name, "update": row["updates"], "operations": operations, "loss": row["test"]})
-    return out
 
 
 def sizes(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
     """Test loss against total parameters at equal operations: monoliths as a curve, other arms as points."""
-    columns = ["kind", "arm", "iterate", "parameters", "operations", "width", "loss", "low", "high", "seeds", "run"]
+    columns = ["kind", "arm", "iterate", "parameters", "operations", "width", "loss", *_ENDS, "seeds", "run"]
     drawn = rows[columns].assign(label=[arm_label(plan.arms[arm]) for arm in rows["arm"]])
-    monoliths = plan.config.products.controls.sizes
-    note = "Bars: 95 % over documents; mean over seeds. Filled and solid: last iterate; hollow and dashed: averaged."
+    monoliths, looks = plan.config.products.controls.sizes, arm_looks(plan)
+    others = [arm for arm in drawn["arm"].unique() if arm not in monoliths]
+    # Arms of equal total size would cover each other.
+    step = (drawn["parameters"].max() / drawn["parameters"].min()) ** 0.03
+    shift = dict.fromkeys(monoliths, 1.0) | {arm: step ** (i + 1) for i, arm in enumerate(others)}
+    drawn["at"] = drawn["parameters"] * drawn["arm"].map(shift)
+    note = f"Filled and solid: last iterate; hollow and dashed: averaged. {INTERVALS} Arms as large in all as the "
+    note += f"largest monolith are drawn side by side, each {step - 1:.0%} further to the right."
+    largest = drawn.loc[drawn["parameters"].where(drawn["arm"].isin(monoliths)).idxmax(), "arm"]
     labels, widths = [], []
     with style():
-        figure, axes = panels(plan, 1, "Size curve: which size for one budget of operations?", note, size=(7.6, 4.4))
+        figure, axes = panels(1, "Size curve: which size for one budget of operations?", note, size=(7.6, 4.5))
         axis = axes[0, 0]
         for iterate, line in (("last", "-"), ("average", "--")):
             own = drawn[(drawn["iterate"] == iterate) & drawn["arm"].isin(monoliths)].sort_values("parameters")
-            axis.plot(own["parameters"], own["loss"], linestyle=line, color="black", linewidth=1.2)
-        others = [arm for arm in drawn["arm"].unique() if arm not in monoliths]
+            axis.plot(own["at"], own["loss"], linestyle=line, color="black", linewidth=1.2)
         for arm, found in drawn.groupby("arm", sort=False):
-            colour = "black" if arm in monoliths else _OTHERS[others.index(arm) % len(_OTHERS)]
-            for row in found.itertuples():
-                fill = colour if row.iterate == "last" else "white"
-                axis.plot(row.parameters, row.loss, marker="o", markersize=5, color=colour, markerfacecolor=fill)
-            last = found[found["iterate"] == "last"].iloc[0]
-            axis.vlines(last["parameters"], last["low"], last["high"], color=colour, linewidth=1, alpha=0.4)
-            if arm in monoliths:
-                widths.append(Label(f"width {last['width']}", last["parameters"], last["loss"], MUTED))
-            largest = arm in monoliths and last["parameters"] == drawn["parameters"][drawn["arm"].isin(monoliths)].max()
-            if arm not in monoliths or largest:
-                labels.append(Label(last["label"], last["parameters"], last["loss"], colour))
+            look, last = looks[arm], found[found["iterate"] == "last"]
+            averaged = found[found["iterate"] == "average"]
+            axis.plot(averaged["at"], averaged["loss"], markersize=5, markerfacecolor="white", **look)
+            intervals(axis, last["at"], last, "loss", look["color"], marker=look["marker"])
+            end = last.iloc[0]
+            if arm in others or arm == largest:
+                text = end["label"] if arm in others else f"{end['label']}\nwidth {end['width']}"
+                labels.append(Label(text, end["at"], end["loss"], look["color"]))
+            else:
+                widths.append(Label(f"width {end['width']}", end["at"], end["loss"], MUTED))
         log_axis(axis)
         axis.set_xlabel("parameters in all")
-        axis.set_ylabel("test loss (nats per byte)")
-        beside(axis, labels)
-        near(axis, widths, 7)
-        save(figure, drawn, plan, directory, "sizes")
+        axis.set_ylabel(_LOSS)
+        save(figure, drawn.drop(columns="at"), plan, directory, "sizes", [(axis, labels)], [(axis, widths)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from soma.plan import Plan
-from soma.report.draw import nothing, with_paper
+from soma.report.colours import COLOURS, MUTED, Look, count_looks
+from soma.report.draw import ELSEWHERE, NORMAL, crosses, nothing, with_paper
+from soma.report.figures import overlay
 from soma.report.paper import PaperValues
-from soma.report.place import Label, beside, near
-from soma.report.style import COLOURS, MUTED, PAPER, log_axis, panels, ramp, save, style
+from soma.report.place import Label
+from soma.report.style import log_axis, panels, save, style
 
 _ENDS = {"first": "At the first milestone", "last": "At the end of training"}
 
@@ -26,29 +29,29 @@ def figure5(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
     base = plan.config.products.reference.settings[0]
     title = "Error of one step's gradient estimate against its device time"
     note = (
-        f"Large points: n_pert = {base[0]}, B = {base[1]}. Solid: more directions; dotted: more sequences. Bars: "
-        "standard error of the mean over estimates; means over runs. The paper gives reductions, no points."
+        f"Large points: n_pert = {base[0]}, B = {base[1]}. Solid: more directions; dotted: more sequences. Means over "
+        "runs; bars: one standard error of a run's mean over its estimates, too few for an interval. The paper gives "
+        "reductions, no points."
     )
     ends = [end for end in _ENDS if end in set(drawn["end"])]
     with style():
-        figure, axes = panels(plan, len(ends), title, note, size=(4.3 * max(len(ends), 1.4), 4.2), sharey=True)
+        figure, axes = panels(len(ends), title, note, size=(4.3 * max(len(ends), 1.4), 4.2), sharey=True)
+        labels = []
         for axis, end in zip(axes[0], ends, strict=True):
-            labels = _error_panel(axis, drawn[drawn["end"] == end], base)
+            labels.append((axis, _error_panel(axis, drawn[drawn["end"] == end], base, count_looks(plan))))
             axis.set_title(_ENDS[end])
             axis.set_xlabel("aggregate device time of a step (s)")
-            axis.margins(0.18, 0.12)
+            axis.margins(0.24, 0.12)
             log_axis(axis)
             log_axis(axis, "y")
-            near(axis, labels)
         axes[0, 0].set_ylabel("squared error / squared norm of the reference")
-        save(figure, drawn, plan, directory, "figure5")
+        save(figure, drawn, plan, directory, "figure5", near=labels)
 
 
-def _error_panel(axis: Axes, rows: pd.DataFrame, base: tuple[int, int]) -> list[Label]:
-    counts = sorted(rows["experts"].unique())
+def _error_panel(axis: Axes, rows: pd.DataFrame, base: tuple[int, int], looks: Mapping[int, Look]) -> list[Label]:
     labels = []
-    for colour, experts in zip(ramp(len(counts)), counts, strict=True):
-        own = rows[rows["experts"] == experts]
+    for experts, own in rows.groupby("experts"):
+        colour = looks[experts]["color"]
         sweeps = {"n_pert": own[own["batch"] == base[1]], "batch": own[own["n_pert"] == base[0]]}
         for name, line in (("n_pert", "-"), ("batch", ":")):
             found = sweeps[name].sort_values(name)
@@ -57,7 +60,7 @@ def _error_panel(axis: Axes, rows: pd.DataFrame, base: tuple[int, int]) -> list[
                 marker="o", markersize=3, linewidth=1.1, elinewidth=0.8,
             )  # fmt: skip
             end = found.iloc[-1]
-            if experts == counts[0] and end[name] != base[name == "batch"]:
+            if experts == rows["experts"].min() and end[name] != base[name == "batch"]:
                 text = f"{'B' if name == 'batch' else name} = {end[name]}"
                 labels.append(Label(text, end["aggregate_seconds"], end["error"], MUTED))
         at = sweeps["n_pert"][sweeps["n_pert"]["n_pert"] == base[0]].iloc[0]
@@ -75,63 +78,57 @@ def figure10(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path
     drawn["double"] = drawn["precision"] == "fp64"
     most = int(drawn["n_pert"].max())
     title = "Relative variance of the gradient estimate at equal total size"
-    theirs = _paper_variance(paper) if most == paper.tables["table1"]["n_pert"] else []
+    theirs = overlay.variance(plan, paper) if most == paper.tables["table1"]["n_pert"] else []
     note = (
-        "Points: measured in FP32; squares: in FP64; lines: predicted. Bars: standard error over probes; means over "
-        "runs and chunks." + (f" Crosses: the paper's, n_pert={most}." if theirs else "")
+        "Points: measured in FP32; squares: in FP64; lines: predicted. Means over runs and chunks; bars: 95 % of one "
+        "run and chunk over its probes. "
+        + (f"Crosses: the paper's after 10,000 updates, n_pert = {most}." if theirs else ELSEWHERE)
     )
     with style():
-        figure, axes = panels(plan, 2, title, note, size=(8.6, 4.4))
-        labels = _against_size(axes[0, 0], drawn[drawn["n_pert"] == most])
-        for point in theirs:
-            axes[0, 0].plot(point["expert_coordinates"], point["variance"], **PAPER)
-            name = f"paper, N={point['experts']}"
-            labels.append(Label(name, point["expert_coordinates"], point["variance"], MUTED))
-        axes[0, 0].set_xlabel("coordinates of one expert")
-        axes[0, 0].set_ylabel("variance / squared norm of the gradient")
-        axes[0, 0].set_title(f"Against the size of an expert, n_pert = {most}")
-        lines = _against_directions(axes[0, 1], drawn[drawn["end"] == "last"])
-        axes[0, 1].set_xlabel("n_pert")
-        axes[0, 1].set_title("Against n_pert, at the end of training")
-        for axis, base in zip(axes[0], (10, 2), strict=True):
-            log_axis(axis, base=base)
+        figure, axes = panels(2, title, note, size=(8.8, 4.5))
+        left, right = axes[0]
+        ends = _against_count(left, drawn[drawn["n_pert"] == most])
+        crosses(left, theirs, "experts", "variance")
+        lines = _against_directions(right, drawn[drawn["end"] == "last"], count_looks(plan))
+        for axis in axes[0]:
+            log_axis(axis, base=2)
             log_axis(axis, "y")
-        beside(axes[0, 1], lines)
-        near(axes[0, 0], labels)
-        save(figure, with_paper(drawn.drop(columns="double"), theirs), plan, directory, "figure10")
+        sizes = drawn.groupby("experts")["expert_coordinates"].mean()
+        left.set_xticks(sizes.index, [f"{n}\n{_short(size)}" for n, size in sizes.items()])
+        left.set_xlabel("number of experts N, and coordinates of one")
+        left.set_ylabel("variance / squared norm of the gradient")
+        left.set_title(f"Against N, n_pert = {most}")
+        right.set_xlabel("n_pert")
+        right.set_title("Against n_pert, at the end of training")
+        drawn = with_paper(drawn.drop(columns="double"), theirs)
+        save(figure, drawn, plan, directory, "figure10", beside=[(left, ends), (right, lines)])
 
 
-def _paper_variance(paper: PaperValues) -> list[dict[str, Any]]:
-    """The paper's variance after 10,000 updates for N = 256, and by its ratio for N = 1."""
-    given = paper.tables["figure10"]
-    small, ratio = given["n256_relative_variance_10k"], given["ratio_n1_to_n256"]["updates_10k"]
-    bodies = {row["n"]: row["body"] for row in paper.tables["table2"]}
-    points = ((256, small), (1, small * ratio))
-    return [{"experts": n, "expert_coordinates": bodies[n], "variance": value} for n, value in points]
+def _short(count: float) -> str:
+    return f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}k"
 
 
-def _against_size(axis: Axes, rows: pd.DataFrame) -> list[Label]:
+def _against_count(axis: Axes, rows: pd.DataFrame) -> list[Label]:
+    """Both ends of training side by side."""
     labels = []
-    for colour, end in zip(COLOURS, ("last", "first"), strict=False):
-        own = rows[rows["end"] == end].sort_values("expert_coordinates")
+    for colour, end, words, shift in (
+        (COLOURS[0], "last", "end of\ntraining", 1.04), (COLOURS[1], "first", "first\nmilestone", 1 / 1.04)
+    ):  # fmt: skip
+        own = rows[rows["end"] == end].sort_values("experts")
         if own.empty:
             continue
-        _measured(axis, own, "expert_coordinates", "variance", colour)
+        own = own.assign(at=own["experts"] * shift)
+        _measured(axis, own, "at", "variance", colour)
         line = own[~own["double"]]
-        axis.plot(line["expert_coordinates"], line["predicted"], color=colour, linewidth=1, alpha=0.7)
-        tip = line.iloc[-1]
-        words = "end of training" if end == "last" else "first milestone"
-        labels.append(Label(words, tip["expert_coordinates"], tip["variance"], colour))
-        if end == "last":
-            labels += [Label(f"N={r.experts}", r.expert_coordinates, r.variance, "#444444") for r in line.itertuples()]
+        axis.plot(line["at"], line["predicted"], color=colour, linewidth=1, alpha=0.7)
+        labels.append(Label(words, line["at"].iloc[-1], line["predicted"].iloc[-1], colour))
     return labels
 
 
-def _against_directions(axis: Axes, rows: pd.DataFrame) -> list[Label]:
+def _against_directions(axis: Axes, rows: pd.DataFrame, looks: Mapping[int, Look]) -> list[Label]:
     labels = []
-    counts = sorted(rows["experts"].unique())
-    for colour, experts in zip(ramp(len(counts)), counts, strict=True):
-        own = rows[rows["experts"] == experts].sort_values("n_pert")
+    for experts, own in rows.sort_values("n_pert").groupby("experts"):
+        colour = looks[experts]["color"]
         _measured(axis, own, "n_pert", "grouped", colour)
         line = own[~own["double"]]
         axis.plot(line["n_pert"], line["predicted"], color=colour, linewidth=1, alpha=0.7)
@@ -148,7 +145,7 @@ def _measured(axis: Axes, rows: pd.DataFrame, x: str, y: str, colour: str) -> No
     }
     for double, look in looks.items():
         own = rows[rows["double"] == double]
-        error = own[f"{y}_se"].fillna(0.0)
+        error = NORMAL * own[f"{y}_se"].fillna(0.0)
         axis.errorbar(own[x], own[y], yerr=error, color=colour, linestyle="none", elinewidth=0.9, **look)
 
 
@@ -159,7 +156,7 @@ def figure11(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path
     split = rows[rows["part"] == "split"] if "group" in rows else rows[:0]
     theirs: list[dict[str, Any]] = []
     if len(found) and found["experts"].iloc[0] == 4:
-        theirs = [{"part": "variance", "quantity": "ratio", "experts": 4, "measured": given["independent_over_summed"]}]
+        theirs = [{"part": "variance", "quantity": "ratio", "at": 0, "measured": given["independent_over_summed"]}]
     columns = {
         "variance": ["part", "run", "quantity", "experts", "measured", "standard_error", "predicted"],
         "split": ["part", "run", "group", "batch", "n_pert", "error", "error_se", "predicted", "best_measured",
@@ -167,28 +164,29 @@ def figure11(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path
     }  # fmt: skip
     drawn = rows[[c for c in dict.fromkeys(columns["variance"] + columns["split"]) if c in rows]]
     note = (
-        "Bars: standard error over sets of probes; a point per run. Dashes and lines: predicted. Rings: the "
-        "smallest measured error; triangles: the B predicted to be best."
+        "A point per run, thin lines join a run's; bars: 95 % over its sets of probes. Dashes and thick lines: "
+        "predicted. Rings: the smallest measured error; triangles: the B predicted to be best."
         + (" Cross: the paper's ratio." if theirs else "")
     )
     with style():
         widths = {"width_ratios": [1, 0.7, 1.8]}
-        figure, axes = panels(plan, 3, "A fixed separable objective", note, size=(9.4, 4.2), gridspec_kw=widths)
+        figure, axes = panels(3, "A fixed separable objective", note, size=(9.4, 4.2), gridspec_kw=widths)
         _variances(axes[0, 0], found[found["quantity"] != "ratio"] if len(found) else found)
         _variances(axes[0, 1], found[found["quantity"] == "ratio"] if len(found) else found)
-        for point in theirs:
-            axes[0, 1].plot(0, point["measured"], **PAPER)
+        crosses(axes[0, 1], theirs, "at", "measured")
         axes[0, 0].set_title("Independent or summed losses")
         axes[0, 0].set_ylabel("squared error / squared norm")
         axes[0, 1].set_title("Summed / independent")
+        axes[0, 1].set_ylabel("ratio")
         axes[0, 2].set_title("Split of n_pert · B")
         if len(found):
             log_axis(axes[0, 0], "y")
+        labels = list[Label]()
         if split.empty:
             nothing(axes[0, 2])
         else:
-            beside(axes[0, 2], _split_panel(axes[0, 2], split))
-        save(figure, with_paper(drawn, theirs), plan, directory, "figure11")
+            labels = _split_panel(axes[0, 2], split)
+        save(figure, with_paper(drawn, theirs), plan, directory, "figure11", beside=[(axes[0, 2], labels)])
 
 
 def _variances(axis: Axes, rows: pd.DataFrame) -> None:
@@ -200,7 +198,7 @@ def _variances(axis: Axes, rows: pd.DataFrame) -> None:
     for i, name in enumerate(names):
         own = rows[rows["quantity"] == name]
         at = i + (np.arange(len(own)) - (len(own) - 1) / 2) * 0.12
-        axis.errorbar(at, own["measured"], yerr=own["standard_error"], fmt="o", markersize=4, color=COLOURS[i])
+        axis.errorbar(at, own["measured"], yerr=NORMAL * own["standard_error"], fmt="o", markersize=4, color=COLOURS[i])
         axis.hlines(own["predicted"].mean(), i - 0.35, i + 0.35, color="black", linewidth=1, linestyle="--")
     axis.set_xticks(range(len(names)), names if len(names) > 1 else [""])
     axis.set_xlim(-0.6, len(names) - 0.4)
@@ -214,12 +212,13 @@ def _split_panel(axis: Axes, rows: pd.DataFrame) -> list[Label]:
         own, colour = rows[rows["group"] == group], COLOURS[i]
         for _, run in own.groupby("run", sort=False):
             axis.errorbar(
-                run["batch"], run["error"], yerr=run["error_se"], fmt="o", markersize=3, color=colour, elinewidth=0.8
-            )
+                run["batch"], run["error"], yerr=NORMAL * run["error_se"], fmt="o-", markersize=3, color=colour,
+                linewidth=0.5, elinewidth=0.8,
+            )  # fmt: skip
             best = run[run["batch"] == run["best_measured"]]
             axis.plot(best["batch"], best["error"], marker="o", markersize=9, mfc="none", color=colour)
         line = own.groupby("batch", as_index=False)["predicted"].mean()
-        axis.plot(line["batch"], line["predicted"], color=colour, linewidth=1.1)
+        axis.plot(line["batch"], line["predicted"], color=colour, linewidth=1.6)
         for best in own["best_predicted"].unique():
             axis.plot(best, 0.02, marker="^", color=colour, transform=axis.get_xaxis_transform(), linestyle="none")
         tip = line.iloc[-1]
@@ -228,6 +227,7 @@ def _split_panel(axis: Axes, rows: pd.DataFrame) -> list[Label]:
     log_axis(axis, base=2)
     log_axis(axis, "y")
     axis.set_xlabel("B")
+    axis.set_ylabel("squared error / squared norm")
     return labels
 
 
@@ -236,8 +236,9 @@ def precision(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
     order = rows.groupby("precision")["error"].mean().sort_values(ascending=False).index
     colours = dict(zip(order, COLOURS, strict=False))
     title = "Precision of the finite difference L(θ+εz) − L(θ−εz)"
+    note = "Root mean square over directions, relative to the difference in FP64; ε falls to the right."
     with style():
-        figure, axes = panels(plan, rows["weights"].nunique(), title, sharey=True)
+        figure, axes = panels(rows["weights"].nunique(), title, note, sharey=True)
         for axis, (name, group) in zip(axes[0], rows.groupby("weights", sort=False), strict=True):
             for label, line in group.sort_values("eps").groupby("precision"):
                 axis.plot(line["eps"], line["error"], color=colours[label], marker="o", markersize=3.5)
@@ -250,8 +251,8 @@ def precision(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
         axes[0, 0].set_ylabel("relative error")
         last = rows[(rows["weights"] == rows["weights"].iloc[-1]) & (rows["eps"] == rows["eps"].min())]
         ends = [Label(r.precision, r.eps, r.error, colours[r.precision]) for r in last.itertuples()]
-        beside(axes[0, -1], [*ends, Label("no signal left", rows["eps"].min(), 1.0, MUTED)])
-        save(figure, rows, plan, directory, "precision")
+        ends.append(Label("no signal left", rows["eps"].min(), 1.0, MUTED))
+        save(figure, rows, plan, directory, "precision", beside=[(axes[0, -1], ends)])
 
 
 def _by_end(rows: pd.DataFrame) -> pd.DataFrame:

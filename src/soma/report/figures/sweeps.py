@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +12,12 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from soma.plan import Plan
-from soma.report.draw import BANDS, ELSEWHERE, curve, nothing
-from soma.report.place import Label, near
-from soma.report.style import log_axis, look, panels, ramp, save, style
+from soma.report.colours import Look, count_looks, ramp
+from soma.report.draw import CURVES, ELSEWHERE, crosses, curve, nothing, with_paper
+from soma.report.figures import overlay
+from soma.report.paper import PaperValues
+from soma.report.place import Label
+from soma.report.style import log_axis, panels, save, style
 
 _AXES = {"experts": "Number of experts N", "n_pert": "Directions n_pert", "batch": "Sequences B"}
 _COSTS = {
@@ -23,50 +26,54 @@ _COSTS = {
     "operations": "arithmetic operations",
 }
 _LOSS = "ensemble validation loss\n(nats per byte)"
-_COLUMNS = ["axis", "value", "arm", "update", "loss", "low", "high", "seeds", "run"]
+_COLUMNS = ["axis", "value", "arm", "update", "loss", "low", "high", "seed_low", "seed_high", "seeds", "run"]
 
 
-def figure7(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
+def figure7(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
     """Validation loss over idealised elapsed time, for N, n_pert and B."""
-    _sweeps(plan, rows, ["elapsed_seconds"], "Loss against elapsed time, one setting at a time", directory, "figure7")
+    title = "Loss against elapsed time, one setting at a time"
+    _sweeps(plan, paper, rows, ["elapsed_seconds"], title, directory, "figure7")
 
 
-def figure8(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
+def figure8(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
     """The same over aggregate device time and over operations."""
-    costs = ["device_seconds", "operations"]
-    _sweeps(plan, rows, costs, "Loss against aggregate cost, one setting at a time", directory, "figure8")
+    title = "Loss against aggregate cost, one setting at a time"
+    _sweeps(plan, paper, rows, ["device_seconds", "operations"], title, directory, "figure8")
 
 
-def _sweeps(plan: Plan, rows: pd.DataFrame, costs: Sequence[str], title: str, directory: Path, name: str) -> None:
+def _sweeps(
+    plan: Plan, paper: PaperValues, rows: pd.DataFrame, costs: Sequence[str], title: str, directory: Path, name: str
+) -> None:
     own = [axis for axis in _AXES if axis in set(rows["axis"])]
-    size = (9.4, 1.2 + 2.7 * len(costs))
+    theirs, labels = overlay.swept(plan, paper), list[tuple[Axes, list[Label]]]()
+    note = f"{CURVES} {overlay.note(theirs, ', its time on RTX 5090')}"
     with style():
-        figure, axes = panels(plan, len(own), title, f"{BANDS} {ELSEWHERE}", rows=len(costs), size=size, sharey=True)
-        labels: list[tuple[Axes, list[Label]]] = []
+        size = (9.4, 1.2 + 2.7 * len(costs))
+        figure, axes = panels(len(own), title, note, rows=len(costs), size=size, sharey=True)
         for line, cost in zip(axes, costs, strict=True):
             for axis, swept in zip(line, own, strict=True):
-                labels.append((axis, _sweep_panel(axis, rows[rows["axis"] == swept], cost)))
+                found = rows[rows["axis"] == swept]
+                looks = count_looks(plan) if swept == "experts" else ramp(sorted(set(found["value"])))
+                labels.append((axis, _sweep_panel(axis, found, cost, looks)))
+                crosses(axis, [p for p in theirs if p["axis"] == swept], cost, "loss", looks, "value")
                 axis.margins(x=0.12)
                 log_axis(axis)
                 axis.set_xlabel(_COSTS[cost])
                 axis.set_title(_AXES[swept])
             line[0].set_ylabel(_LOSS)
-        for axis, ends in labels:
-            near(axis, ends)
-        save(figure, rows[[*_COLUMNS, *costs]], plan, directory, name)
+        drawn = with_paper(rows[[*_COLUMNS, *costs]], theirs)
+        save(figure, drawn, plan, directory, name, near=labels)
 
 
-def _sweep_panel(axis: Axes, rows: pd.DataFrame, cost: str) -> list[Label]:
-    values = sorted(rows["value"].unique())
+def _sweep_panel(axis: Axes, rows: pd.DataFrame, cost: str, looks: Mapping[int, Look]) -> list[Label]:
     ends = []
-    for i, (value, colour) in enumerate(zip(values, ramp(len(values)), strict=True)):
-        found = rows[rows["value"] == value].sort_values("update")
-        curve(axis, found, cost, look(i) | {"color": colour})
-        ends.append(Label(f"{value}", found[cost].iloc[-1], found["loss"].iloc[-1], colour))
+    for value, found in rows.sort_values("update").groupby("value"):
+        curve(axis, found, cost, looks[value])
+        ends.append(Label(f"{value}", found[cost].iloc[-1], found["loss"].iloc[-1], looks[value]["color"]))
     return ends
 
 
-def figure13(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
+def figure13(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
     """Loss against operations of every allocation of n_pert and B; what nothing cheaper beats is marked."""
     own = rows[rows["axis"].isin(["n_pert", "batch"])].copy()
     settings = {arm: plan.arm_runs[arm][0].settings for arm in own["arm"].unique()}
@@ -76,28 +83,30 @@ def figure13(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
     own = own.drop_duplicates(["n_pert", "batch", "update"]).sort_values(["n_pert", "batch", "update"])
     ordered = own.sort_values(["operations", "loss"])
     own["cheapest"] = ordered["loss"].lt(ordered["loss"].cummin().shift(fill_value=np.inf))
-    note = f"Ringed and joined: no allocation reached that loss with fewer operations. {BANDS} {ELSEWHERE}"
+    theirs = overlay.allocated(plan, paper)
+    note = f"Ringed and joined: no allocation reached that loss with fewer operations. {CURVES} "
+    note += overlay.note(theirs, " at n_pert=64, B=1024, its best under three budgets")
     with style():
-        figure, axes = panels(plan, 1, "What a loss costs under each allocation", note, size=(7.6, 4.6))
+        figure, axes = panels(1, "What a loss costs under each allocation", note, size=(7.6, 4.6))
         axis = axes[0, 0]
-        groups = list(own.groupby(["n_pert", "batch"]))
+        groups, ends = dict(list(own.groupby(["n_pert", "batch"]))), []
         if not groups:
             nothing(axis)
-        ends = []
-        for i, (((n_pert, batch), found), colour) in enumerate(zip(groups, ramp(len(groups)), strict=True)):
-            curve(axis, found, "operations", look(i) | {"color": colour})
-            end = found.iloc[-1]
-            ends.append(Label(f"n_pert={n_pert}, B={batch}", end["operations"], end["loss"], colour))
+        looks = ramp(list(groups))
+        for (n_pert, batch), found in groups.items():
+            look, end = looks[n_pert, batch], found.iloc[-1]
+            curve(axis, found, "operations", look)
+            ends.append(Label(f"n_pert={n_pert}, B={batch}", end["operations"], end["loss"], look["color"]))
+        crosses(axis, theirs, "operations", "loss")
         front = own[own["cheapest"]].sort_values("operations")
         axis.plot(front["operations"], front["loss"], color="black", linewidth=0.9, linestyle="--", zorder=1.5)
         axis.plot(front["operations"], front["loss"], "o", markersize=9, mfc="none", color="black", markeredgewidth=0.8)
-        axis.margins(x=0.15)
         if groups:
             log_axis(axis)
         axis.set_xlabel(_COSTS["operations"])
         axis.set_ylabel(_LOSS)
-        near(axis, ends, 7)
-        save(figure, own[["n_pert", "batch", *_COLUMNS[2:], "operations", "cheapest"]], plan, directory, "figure13")
+        drawn = with_paper(own[["n_pert", "batch", *_COLUMNS[2:], "operations", "cheapest"]], theirs)
+        save(figure, drawn, plan, directory, "figure13", beside=[(axis, ends)])
 
 
 def figure14(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
@@ -105,23 +114,24 @@ def figure14(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
     columns = ["total", "per_expert", "best", "loss", "reached", "run"]
     note = "In brackets: only one N had a saved loss so early, so nothing was compared. White: none had. " + ELSEWHERE
     with style():
-        figure, axes = panels(plan, 1, "The best N under two budgets, by ensemble validation", note, size=(7.2, 5.2))
+        figure, axes = panels(1, "The best N under two budgets, by ensemble validation", note, size=(7.2, 5.2))
         axis = axes[0, 0]
         if rows.empty:
             nothing(axis)
         else:
-            _map(axis, rows, sorted(plan.config.products.sweep.experts))
+            _map(axis, rows, count_looks(plan))
         save(figure, rows[columns] if len(rows) else rows, plan, directory, "figure14")
 
 
-def _map(axis: Axes, rows: pd.DataFrame, counts: Sequence[int]) -> None:
+def _map(axis: Axes, rows: pd.DataFrame, looks: Mapping[int, Look]) -> None:
     totals, each = (np.sort(rows[column].unique()) for column in ("total", "per_expert"))
-    colours = dict(zip(counts, ramp(len(counts)), strict=True))
+    counts = sorted(looks)
     widths, heights = _edges(totals), _edges(each)
     for row in rows.itertuples():
         i, j = np.searchsorted(totals, row.total), np.searchsorted(each, row.per_expert)
         corner, size = (widths[i], heights[j]), (widths[i + 1] - widths[i], heights[j + 1] - heights[j])
-        axis.add_patch(Rectangle(corner, *size, facecolor=colours[row.best], edgecolor="white", linewidth=0.5))
+        shade = looks[row.best]["color"]
+        axis.add_patch(Rectangle(corner, *size, facecolor=shade, edgecolor="white", linewidth=0.5, alpha=0.85))
         text = f"({row.best})" if len(row.reached.split()) < 2 else str(row.best)
         dark = counts.index(row.best) < 0.6 * len(counts)
         colour = "white" if dark else "black"

@@ -1,0 +1,110 @@
+"""The paper's own points on the axes of figures, where a campaign has its corpus and its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from soma.plan import Plan
+from soma.report.draw import ELSEWHERE, Point
+from soma.report.paper import PaperValues
+
+_HOUR = 3600.0
+
+
+def note(points: Sequence[Point], words: str = "") -> str:
+    """What a figure says about the paper's points."""
+    return f"Crosses: the paper's{words}." if points else ELSEWHERE
+
+
+def reported(plan: Plan, paper: PaperValues, arm: str) -> list[Point]:
+    """Test losses of an arm that the paper states, Table 4's first, with `updates` and mostly `gpu_hours`."""
+    if not paper.same_scale(plan):
+        return []
+    own = plan.arms[arm]
+    method = "soma" if own.method == "spsa" and own.experts > 1 else own.method
+    rows = [
+        row
+        for row in (*paper.tables["table4"], *paper.tables["figure1_points"])
+        if (row["method"], row["n"], row.get("n_pert", own.n_pert)) == (method, own.experts, own.n_pert)
+    ]
+    # Of N = 8 it says how far the first and the last of its experts had come.
+    spread = {row["n"]: int(np.mean(row["updates"])) for row in reversed(paper.tables["table13"])}
+    return [{"updates": spread.get(row["n"])} | row for row in rows]
+
+
+def fixed_size(plan: Plan, paper: PaperValues) -> list[Point]:
+    """Loss by operations; the first point of every arm also has its `difference`, that of SOMA minus it."""
+    product, out = plan.config.products.fixed_size, list[Point]()
+    ours = reported(plan, paper, product.soma)
+    for arm in product.arms:
+        for i, row in enumerate(reported(plan, paper, arm)):
+            operations = float(plan.arm_runs[arm][0].operations(row["updates"]))
+            out.append({"arm": arm, "update": row["updates"], "operations": operations, "loss": row["test"]})
+            if i == 0 and arm != product.soma and ours:
+                out[-1] |= {"difference": ours[0]["test"] - row["test"]}
+    return out
+
+
+def served(plan: Plan, paper: PaperValues) -> list[Point]:
+    """Loss by throughput of inference and by time of training."""
+    speeds = {row["n"]: row["mtokens_per_s"] * 1e6 for row in paper.tables["table12"]}
+    out = list[Point]()
+    for arm in plan.config.products.inference.arms:
+        for row in reported(plan, paper, arm)[:1]:
+            speed, seconds = speeds[plan.arms[arm].experts], row["gpu_hours"] * _HOUR
+            out.append({"arm": arm, "loss": row["test"], "bytes_per_second": speed, "device_seconds": seconds})
+    return out
+
+
+def swept(plan: Plan, paper: PaperValues) -> list[Point]:
+    """Validation loss by time for N, and for n_pert at N = 8, and by operations where updates are stated."""
+    if not paper.same_scale(plan):
+        return []
+    given, product, out = paper.tables["figure7"], plan.config.products.sweep, list[Point]()
+    for n in sorted({1, 256} & {*product.experts}):
+        operations = float(plan.arm_runs[f"{product.arm}-n{n}"][0].operations(4_000_000))
+        for hours, spent, losses in (
+            (given["n_sweep_validation"]["cutoff_hours"], np.nan, given["n_sweep_validation"]),
+            (4e6 * given["seconds_per_update"]["n"][n] / _HOUR, operations, given["n_sweep_at_4M_updates"]),
+        ):
+            where = {"axis": "experts", "value": n, "loss": losses[f"n{n}"], "operations": spent}
+            out.append(where | {"elapsed_seconds": hours * _HOUR, "device_seconds": n * hours * _HOUR})
+    directions = given["n8_npert64_to_1024"]
+    for n_pert in sorted({64, 1024} & {*product.n_pert}):
+        hours = directions["gpu_hours"][f"npert{n_pert}"]
+        where = {"axis": "n_pert", "value": n_pert, "loss": directions[f"npert{n_pert}"], "operations": np.nan}
+        out.append(where | {"elapsed_seconds": hours / 8 * _HOUR, "device_seconds": hours * _HOUR})
+    return out
+
+
+def allocated(plan: Plan, paper: PaperValues) -> list[Point]:
+    """The best allocation under three budgets of operations, the middle of the paper's range."""
+    if not paper.same_scale(plan):
+        return []
+    return [
+        {"n_pert": 64, "batch": 1024, "operations": row["operations"], "loss": float(np.mean(row["range"]))}
+        for row in paper.tables["table10"]
+    ]
+
+
+def active(plan: Plan, paper: PaperValues) -> list[Point]:
+    """Validation loss with k active experts."""
+    given, out = paper.tables["figure16"], list[Point]()
+    if not paper.same_scale(plan):
+        return out
+    for arm in plan.config.products.active.arms:
+        if (n := plan.arms[arm].experts) in (8, 256):
+            out.append({"arm": arm, "k": 4, "loss": given[f"n{n}_k4"]})
+        if n == 256:
+            out.append({"arm": arm, "k": 12, "loss": given["n256_k4"] - given["n256_k4_to_k12_gain"]})
+    return out
+
+
+def variance(plan: Plan, paper: PaperValues) -> list[Point]:
+    """Relative variance after 10,000 updates for N = 256, and by its ratio for N = 1."""
+    given = paper.tables["figure10"]
+    small, ratio = given["n256_relative_variance_10k"], given["ratio_n1_to_n256"]["updates_10k"]
+    points: list[Point] = [{"experts": 256, "variance": small}, {"experts": 1, "variance": small * ratio}]
+    return points if paper.same_scale(plan) else []
