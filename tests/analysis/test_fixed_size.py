@@ -41,7 +41,7 @@ def test_differences_are_paired():
     final = differences[differences["iterate"] == "last"].set_index("other")
     assert np.allclose(final["difference"], -0.1, atol=1e-12)
     assert np.allclose(final["high"] - final["low"], 0, atol=1e-12)  # the same on every document
-    assert list(final["seeds"]) == [2, 1, 1, 1]
+    assert list(final["seeds"]) == [2, 1, 1, 1, 1]
     assert final.loc["spsa-n1-p8", "seed_high"] < 0
     assert np.isnan(final.loc["spsa-n1-p32", "seed_low"])
     mean = losses[(losses["arm"] == "soma-n2") & losses["seed"].isna() & (losses["update"] == 140)]

@@ -153,12 +153,13 @@ def test_crossing_times_are_where_the_line_between_two_milestones_meets_the_targ
 
 def test_a_setting_that_failed_is_counted_and_not_chosen():
     def advantage(arm, run, update, iterate, k):
-        return float("nan") if arm.endswith("a0.3-s0.05-t32") else 0.1
+        return float("nan") if arm.endswith("p64-a0.3-s0.05-t32") else 0.1 + 0.1 * ("p256" in arm)
 
     found = tuning.search_populations(PLAN, losses(PLAN, PLAN.groups["populations"], advantage, "validation"))
-    assert list(found["failed"]) == [1, 0]
-    assert list(found["chosen"]) == [False, True]
-    assert list(found["configured"]) == [True, False]
+    assert list(found["failed"]) == [1, 0, 0]
+    assert list(found["chosen"]) == [False, False, True]
+    assert list(found["edge"]) == ["", "", "population"]
+    assert list(found["configured"]) == [True, False, False]
     with pytest.raises(SomaError, match="every setting of `eggroll-n1` that was tried failed"):
         tuning.search_populations(PLAN, losses(PLAN, PLAN.groups["populations"], lambda *_: float("nan"), "validation"))
 

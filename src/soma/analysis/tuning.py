@@ -6,6 +6,7 @@ as a failure of its setting, which is then not chosen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,8 @@ def search(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         One row per (base arm, setting): `loss` mean over seeds, `sd` their sample standard deviation, `seed_low` and
-        `seed_high` the 95 % interval over them, `failed` runs, `chosen`, and `edge`: whether a chosen lr or eps is the
-        smallest or largest that was tried.
+        `seed_high` the 95 % interval over them, `failed` runs, `chosen`, and `edge`: which of lr and eps of a chosen
+        setting are the smallest or largest that were tried.
     """
     tuning = plan.config.products.tuning
     out: list[dict[str, Any]] = []
@@ -35,11 +36,7 @@ def search(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
         for name, change in tuning.variants(base).items():
             rates = {"lr": change["lr"], "eps": change["eps"]}
             found.append({"base": base, "arm": name, **rates, **_outcome(plan, rows, name)})
-        best = _best(found, base)
-        for i, row in enumerate(found):
-            tried = {axis: sorted({r[axis] for r in found}) for axis in ("lr", "eps")}
-            ends = [axis for axis, values in tried.items() if len(values) > 1 and row[axis] in (values[0], values[-1])]
-            out.append(row | {"chosen": i == best, "edge": " and ".join(ends) if i == best else ""})
+        out += _chosen(found, base, tuple(rates))
     return pd.DataFrame(out)
 
 
@@ -47,8 +44,8 @@ def search_populations(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     """The search for EGGROLL's settings, on ensemble validation.
 
     Returns:
-        One row per setting with its values, `loss`, `sd`, `seeds`, `failed`, `chosen`, and `configured`: whether the
-        arm of the comparison has it.
+        One row per setting with its values, the columns of `search`, and `configured`: whether the arm of the
+        comparison has it.
     """
     product = plan.config.products.populations
     configured = plan.arms[product.arm].eggroll if product.arm in plan.arms else None
@@ -59,8 +56,15 @@ def search_populations(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
         row = _outcome(plan, rows, name)
         updates = plan.arm_runs[name][0].updates
         found.append({"arm": name, **values, "updates": updates, **row, "configured": own == values})
-    best = _best(found, product.arm)
-    return pd.DataFrame([row | {"chosen": i == best} for i, row in enumerate(found)])
+    return pd.DataFrame(_chosen(found, product.arm, tuple(product.settings[0].model_dump())))
+
+
+def _chosen(found: list[dict[str, Any]], base: str, axes: Sequence[str]) -> list[dict[str, Any]]:
+    """The settings with `chosen`, and with the axes whose smallest or largest value the chosen one has (`edge`)."""
+    best = _best(found, base)
+    tried = {axis: {row[axis] for row in found} for axis in axes}
+    ends = [a for a, values in tried.items() if len(values) > 1 and found[best][a] in (min(values), max(values))]
+    return [row | {"chosen": i == best, "edge": " and ".join(ends) if i == best else ""} for i, row in enumerate(found)]
 
 
 def _outcome(plan: Plan, rows: pd.DataFrame, arm: str) -> dict[str, Any]:

@@ -76,14 +76,16 @@ def table6(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
     tuning = plan.config.products.tuning
     names = {tuning.soma: "SOMA", tuning.spsa: "SPSA"}
     theirs = {(row["lr"], row["eps"]): row for row in paper.tables["table6"]}
+    best = list(rows[rows["chosen"]].itertuples())
+
+    def lone(row: Any) -> bool:
+        own = rows[rows["base"] == row.base]
+        return bool(own["eps"].nunique() > 1 and own.loc[own["lr"] == row.lr, "eps"].nunique() == 1)
+
     cells: list[tuple[Cell, ...]] = []
     for (lr, eps), found in rows.groupby(["lr", "eps"], sort=False):
         by_base = {row.base: row for row in found.itertuples()}
-        chosen = [
-            names[base] + (f" (at the edge of {row.edge})" if row.edge else "")
-            for base, row in by_base.items()
-            if row.chosen
-        ]
+        chosen = [names[base] + _edge(row) for base, row in by_base.items() if row.chosen]
         cells.append(
             (
                 *(number(float(value), "set", -1) for value in (lr, eps)),
@@ -98,11 +100,16 @@ def table6(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
         f"Ensemble validation, nats per byte: mean over seeds {list(tuning.seeds)}, their Student-t 95 % interval, "
         "and sample standard deviation (sd); the same settings, seeds and operations for both arms. Test data play no "
         "part.",
+        *(f"{names[row.base]}: no other eps was tried at the chosen lr." for row in best if lone(row)),
         *watermark_notes(plan),
     )
     ours = [arm_label(plan.config.arms[base]) for base in tuning.bases]
     columns = ("lr", "eps", *ours, "chosen for", "SOMA N=2 (paper)", "SPSA N=1 (paper)")
     return Table("table6", "Table 6. Equal search over lr and eps", columns, tuple(cells), notes)
+
+
+def _edge(row: Any) -> str:
+    return f" (at the edge of {row.edge})" if row.edge else ""
 
 
 def _tried(row: Mapping[str, Any]) -> tuple[Cell, ...]:
@@ -194,7 +201,8 @@ def populations_table(plan: Plan, rows: pd.DataFrame) -> Table:
     """The search for EGGROLL's settings at this size, ensemble validation."""
     cells = []
     for row in rows.itertuples():
-        marks = ", ".join(word for word, true in (("chosen", row.chosen), ("in Table 4", row.configured)) if true)
+        words = (("chosen" + _edge(row), row.chosen), ("in Table 4", row.configured))
+        marks = ", ".join(word for word, true in words if true)
         settings = [
             number(getattr(row, key), "set", -1) for key in ("population", "streams", "tokens", "alpha", "step")
         ]
