@@ -111,9 +111,7 @@ def _parser() -> argparse.ArgumentParser:
             "settings", "windows", "runs", "routing", "output")  # fmt: skip
     c.add_argument("--role", choices=_ROLES, required=True)
     _compute_options(c)
-    c = add("evaluate-chosen", "select.evaluate_chosen", "test losses of the runs that the tuning chose",
-            "settings", "tuning", "windows", "runs", "routing", "output")  # fmt: skip
-    _compute_options(c)
+    add("choose", "choose.choose", "the runs of the best setting of the search", "settings", "validation", "output")
     c = add("measure", "measured.measure", "a measurement at saved checkpoints", "settings", "results", "output")
     c.add_argument("--name", required=True)
     _compute_options(c)

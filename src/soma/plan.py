@@ -173,6 +173,7 @@ def settings_files(plan: Plan) -> dict[str, Any]:
         "shard": {**windows, "expert_validation": config.data.expert_validation},
         **{f"run-{run.id}": run.model_dump(mode="json") for run in plan.runs.values()},
         **{f"evaluate-{group}": _evaluation(plan, group) for group in plan.groups},
+        "choose": _searched(plan),
         **{f"measure-{name}": _measurement(plan, name) for name in MEASUREMENTS},
         "compute": config.compute.model_dump(mode="json"),
         "campaign": config.model_dump(mode="json", exclude={"compute"}) | {"compute": compute},
@@ -182,6 +183,16 @@ def settings_files(plan: Plan) -> dict[str, Any]:
 def _evaluation(plan: Plan, group: str) -> list[dict[str, Any]]:
     """Every run of a group, and how many experts are averaged."""
     return [plan.published(run) | {"active": plan.active_counts(arm)} for run, arm in plan.group_runs(group).values()]
+
+
+def _searched(plan: Plan) -> dict[str, list[list[dict[str, Any]]]]:
+    """Of every arm whose lr and eps are searched its settings, each as the runs that are tested if it is chosen."""
+    tuning = plan.config.products.tuning
+
+    def entries(arm: str) -> list[dict[str, Any]]:
+        return [plan.published(run) | {"active": [plan.arms[arm].active]} for run in plan.arm_runs[arm]]
+
+    return {base: [entries(arm) for arm in tuning.variants(base)] for base in tuning.bases}
 
 
 def _measurement(plan: Plan, name: str) -> dict[str, Any]:

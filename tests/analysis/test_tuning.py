@@ -6,9 +6,9 @@ import pytest
 from soma.analysis import tuning
 from soma.config import load
 from soma.errors import SomaError
-from soma.manifest import write_json
-from soma.plan import make_plan
-from soma.steps import select
+from soma.manifest import read_json, write_json
+from soma.plan import make_plan, settings_files
+from soma.steps.choose import choose
 from tests.analysis.invented import ROOT, losses
 
 PLAN = make_plan(load(ROOT / "config/config.yaml"))
@@ -76,17 +76,16 @@ def test_a_search_without_a_setting_that_worked_is_one_sentence():
     assert str(caught.value) == f"every setting of `{T.spsa}` that was tried failed; {advice}"
 
 
-def test_every_seed_of_both_chosen_settings_is_tested_and_compared():
+def test_every_seed_of_both_chosen_settings_is_compared():
     found = search(favour(SOMA[2], SPSA[3]))
-    runs = tuning.chosen_runs(PLAN, found)
-    assert runs == [(f"{name}-s{seed}", name) for name in (SOMA[2], SPSA[3]) for seed in T.seeds]
+    runs = [f"{name}-s{seed}" for name in (SOMA[2], SPSA[3]) for seed in T.seeds]
     tested = rows(lambda arm, run: (0.3 + 0.1 * run.seed) * (arm == SOMA[2]), (SOMA[2], SPSA[3]), "test")
     compared = tuning.compare(PLAN, found, tested)
     by_seed, mean = compared[:-1], compared.iloc[-1]
     assert list(by_seed["seed"]) == list(T.seeds)
     assert np.allclose(compared["difference"], [0.3, 0.4, 0.5, 0.4])  # SPSA minus SOMA
     assert np.allclose(compared["spsa"] - compared["soma"], compared["difference"])
-    assert [*by_seed["soma_run"], *by_seed["spsa_run"]] == [run for run, _ in runs]
+    assert [*by_seed["soma_run"], *by_seed["spsa_run"]] == runs
     assert np.isnan(mean["seed"])
     assert mean["run"].split() == [*by_seed["spsa_run"], *by_seed["soma_run"]]
     assert mean["low"] == pytest.approx(mean["high"])  # the same advantage on every document
@@ -94,26 +93,18 @@ def test_every_seed_of_both_chosen_settings_is_tested_and_compared():
     assert mean["seed_low"] == pytest.approx(0.4 - 4.302653 * 0.1 / 3**0.5)
 
 
-def test_the_test_set_is_opened_once_and_for_the_chosen_runs_alone(tmp_path, monkeypatch):
-    found = search(favour(SOMA[0], SPSA[5]))
-    found.to_parquet(tmp_path / "tuning.parquet")
-    write_json(tmp_path / "campaign.json", PLAN.config.model_dump(mode="json"))
-    write_json(tmp_path / "compute.json", PLAN.config.compute.model_dump(mode="json"))
-    opened, evaluated = [], []
-    monkeypatch.setattr(select, "open_set", lambda role, path: opened.append((role, path)))
-
-    def evaluate_entries(entries, *_):
-        evaluated.extend(entries)
-        return found  # any rows
-
-    monkeypatch.setattr(select, "evaluate_entries", evaluate_entries)
-    files = [tmp_path / name for name in ("campaign.json", "tuning.parquet", "test.parquet", "runs", "routing", "out")]
-    select.evaluate_chosen(*files, compute=tmp_path / "compute.json", threads=1)
-    assert opened == [("test", tmp_path / "test.parquet")]
-    runs = [PLAN.runs[run] for run, _ in tuning.chosen_runs(PLAN, found)]
-    assert [entry["run"]["id"] for entry in evaluated] == [run.id for run in runs]
-    assert [entry["active"] for entry in evaluated] == [[run.experts] for run in runs]
-    assert (tmp_path / "out").exists()
+def test_what_is_tested_is_every_seed_of_what_the_table_calls_chosen_and_nothing_else(tmp_path):
+    for arms in ((SOMA[0], SPSA[5]), (SOMA[3], SPSA[3]), ()):  # in the last all are equal, and the first of each wins
+        validation = rows(favour(*arms))
+        validation.to_parquet(tmp_path / "tuning.parquet")
+        write_json(tmp_path / "settings.json", settings_files(PLAN)["choose"])
+        choose(tmp_path / "settings.json", tmp_path / "tuning.parquet", tmp_path / "chosen.json")
+        entries = {entry["run"]["id"]: entry for entry in read_json(tmp_path / "chosen.json")}
+        named = chosen(tuning.search(PLAN, validation))
+        runs = [(run, arm) for arm in named for run in PLAN.arm_runs[arm]]
+        assert sorted(entries) == sorted(run.id for run, _ in runs)
+        assert all(entries[run.id] == PLAN.published(run) | {"active": [run.experts]} for run, _ in runs)
+        assert not arms or sorted(named) == sorted(arms)
 
 
 @pytest.mark.parametrize("overlay", [None, "toy.yaml", "paper.yaml"])

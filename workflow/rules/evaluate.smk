@@ -156,9 +156,30 @@ rule summarise:
         " --measurements {MEASUREMENTS} --runs {RUNS} --output {output}"
 
 
+# What was chosen is a file of its own, so that nothing but the search is a reason to open the test set again.
+rule choose:
+    input:
+        f"{EVALUATION}/validation/tuning.parquet",
+    output:
+        f"{MEASUREMENTS}/chosen.json",
+    log:
+        f"{LOGS}/choose.log",
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    params:
+        code=code("choose"),
+        settings=settings("choose"),
+        file=SETTINGS.path("choose"),
+    message:
+        "Choosing the best setting of the search"
+    shell:
+        "{SOMA} choose --log {log} --settings {params.file} --validation {input} --output {output}"
+
+
 rule evaluate_chosen:
     input:
-        tuning=f"{MEASUREMENTS}/tuning.parquet",
+        chosen=f"{MEASUREMENTS}/chosen.json",
         windows=f"{SETS}/test.parquet",
         checkpoints=opened(group_runs("tuning"), milestones=True),
         routers=routers_of(group_runs("tuning")),
@@ -171,14 +192,12 @@ rule evaluate_chosen:
         mem_mb=8000,
         runtime=240,
     params:
-        code=code("select"),
-        settings=settings("campaign"),
-        file=SETTINGS.path("campaign"),
+        code=code("evaluate"),
         compute=SETTINGS.path("compute"),
     message:
         "Evaluating the chosen settings on test, once"
     shell:
-        "{SOMA} evaluate-chosen --log {log} --settings {params.file} --tuning {input.tuning} --windows {input.windows}"
+        "{SOMA} evaluate --log {log} --settings {input.chosen} --role test --windows {input.windows}"
         " --runs {RUNS} --routing {ROUTING} --compute {params.compute} --threads {threads} --output {output}"
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from soma.analysis.bootstrap import seed_interval
+from soma.analysis.choice import final_loss, lowest, mean_loss
 from soma.analysis.contrasts import Side, difference_row, scores_of
-from soma.errors import SomaError
 from soma.plan import Plan
 
 
@@ -61,7 +61,7 @@ def search_populations(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _chosen(found: list[dict[str, Any]], base: str, axes: Sequence[str]) -> list[dict[str, Any]]:
     """The settings with `chosen`, and with the axes whose smallest or largest value the chosen one has (`edge`)."""
-    best = _best(found, base)
+    best = lowest([row["loss"] for row in found], base)
     tried = {axis: {row[axis] for row in found} for axis in axes}
     ends = [a for a, values in tried.items() if len(values) > 1 and found[best][a] in (min(values), max(values))]
     return [row | {"chosen": i == best, "edge": " and ".join(ends) if i == best else ""} for i, row in enumerate(found)]
@@ -70,12 +70,12 @@ def _chosen(found: list[dict[str, Any]], base: str, axes: Sequence[str]) -> list
 def _outcome(plan: Plan, rows: pd.DataFrame, arm: str) -> dict[str, Any]:
     """Loss of a setting over its seeds; a run that did not end with a finite loss is a failure."""
     runs = plan.arm_runs[arm]
-    losses = np.array([_final_loss(plan, rows, arm, run.id) for run in runs])
+    losses = np.array([final_loss(rows, run, plan.arms[arm].active) for run in runs])
     finite = np.isfinite(losses)
     whole = bool(finite.all())
     interval = seed_interval(losses) if whole else None
     return {
-        "loss": float(losses.mean()) if whole else float("nan"),
+        "loss": mean_loss(losses),
         "sd": float(losses.std(ddof=1)) if whole and len(losses) > 1 else float("nan"),
         "seed_low": interval.low if interval else float("nan"),
         "seed_high": interval.high if interval else float("nan"),
@@ -83,20 +83,6 @@ def _outcome(plan: Plan, rows: pd.DataFrame, arm: str) -> dict[str, Any]:
         "failed": int((~finite).sum()),
         "run": " ".join(run.id for run in runs),
     }
-
-
-def _best(found: list[dict[str, Any]], base: str) -> int:
-    """The setting with the lowest loss; the first of equal ones."""
-    losses = np.array([row["loss"] for row in found])
-    if np.isnan(losses).all():
-        raise SomaError(f"every setting of `{base}` that was tried failed; lower the rates or steps that are tried.")
-    return int(np.nanargmin(losses))
-
-
-def chosen_runs(plan: Plan, searched: pd.DataFrame) -> list[tuple[str, str]]:
-    """The runs that are tested, each with its arm: every seed of both chosen settings."""
-    names = searched.loc[searched["chosen"], "arm"]
-    return [(run.id, str(name)) for name in names for run in plan.arm_runs[str(name)]]
 
 
 def compare(plan: Plan, searched: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
@@ -122,15 +108,3 @@ def compare(plan: Plan, searched: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFr
         row = {"seed": seed, "soma": soma[which].mean(), "spsa": spsa[which].mean(), **ids}
         out.append(row | difference_row((spsa - soma)[which], (spsa_draws - soma_draws)[:, which]))
     return pd.DataFrame(out).assign(run=lambda table: table["spsa_run"] + " " + table["soma_run"])
-
-
-def _final_loss(plan: Plan, rows: pd.DataFrame, arm: str, run: str) -> float:
-    """Nats per byte of the last iterate at the end of the budget, with the arm's k."""
-    own = rows[
-        (rows["run"] == run)
-        & (rows["update"] == plan.runs[run].updates)
-        & (rows["iterate"] == "last")
-        & (rows["k"] == plan.arms[arm].active)
-    ]
-    # A sum that skipped what is not a number would make a failure the best of all.
-    return float(own["nats"].sum(skipna=False) / own["bytes"].sum()) if len(own) else float("nan")

@@ -1,0 +1,31 @@
+"""The choice of the equal search, on ensemble validation, as data: what the test set is then opened for, once.
+
+Apart from the summaries, which depend on the whole campaign: a label must not open the test set again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from soma.analysis.choice import final_loss, lowest, mean_loss
+from soma.manifest import read_json, write_json
+from soma.runs import RunSpec
+
+
+def choose(settings: Path, validation: Path, output: Path) -> None:
+    """Write the runs of the best setting of every arm that was searched, as `evaluate_group` reads them.
+
+    Args:
+        settings: for every arm its settings, each a list of runs (`plan.settings_files`).
+        validation: per-document losses of all of them on the validation set.
+    """
+    rows, chosen = pd.read_parquet(validation), []
+    for base, tried in read_json(settings).items():
+        losses = [
+            mean_loss([final_loss(rows, RunSpec.model_validate(entry["run"]), *entry["active"]) for entry in entries])
+            for entries in tried
+        ]
+        chosen += tried[lowest(losses, base)]
+    write_json(output, chosen)
