@@ -76,9 +76,10 @@ def _checked_files(results: Path) -> set[str]:
 
 
 def _unchecked(path: Path) -> bool:
-    """Also downloads, which have a manifest of their own and are not versioned, and the marks of Snakemake and DVC."""
+    """Also downloads, which have a manifest of their own and are not versioned, and hidden names: the marks of Snakemake
+    and DVC, and files that a killed job left half-written."""
     download = path.parts[0] == "corpus" and path.parts[1].startswith("source-")
-    return path.parts[0] in _UNCHECKED or download or path.name in (".snakemake_timestamp", ".gitignore")
+    return path.parts[0] in _UNCHECKED or download or any(part.startswith(".") for part in path.parts)
 
 
 def _differs(path: Path, known: dict[str, object]) -> bool:
