@@ -122,13 +122,16 @@ def test_the_cost_is_told_before_anyone_spends_it(monkeypatch, capsys):
 
 
 def test_status_of_an_unfinished_campaign(tmp_path, monkeypatch, capsys):
-    """One run is done, one has saved its state."""
+    """A run of each of two methods is done, one has saved its state."""
     monkeypatch.chdir(tmp_path)
     Path("config").symlink_to(ROOT / "config")
     plan = make_plan(load(Path("config/config.yaml"), Path("config/toy.yaml")))
     done = plan.runs["soma-n2-s0"]
-    (folder,), (other,) = plan.folders(done), plan.folders(plan.runs["soma-n4-s0"])
-    write_json(Path("results/toy/runs") / folder / "cost.json", {"ledger": {"seconds": {"update": 2.0}}})
+    slow = plan.runs["bptt-n1-s0"]
+    (other,) = plan.folders(plan.runs["soma-n4-s0"])
+    for run, seconds in ((done, 2.0), (slow, 8.0)):
+        (folder,) = plan.folders(run)
+        write_json(Path("results/toy/runs") / folder / "cost.json", {"ledger": {"seconds": {"update": seconds}}})
     state = Path("results/toy/resume") / other / "state.safetensors"
     state.parent.mkdir(parents=True)
     state.touch()
@@ -136,8 +139,13 @@ def test_status_of_an_unfinished_campaign(tmp_path, monkeypatch, capsys):
     counts = {m[1]: m.groups()[1:] for line in lines if (m := re.match(r"([a-z ]+?) +(\d+) +(\d+) +(\d+)$", line))}
     others = sum(len(plan.arm_runs[arm]) for arm in plan.config.products.fixed_size.arms) - 2
     assert counts.pop("equal total size") == ("1", "1", str(others))
+    assert counts.pop("backpropagation")[:2] == ("1", "0")
     assert {(row[0], row[1]) for row in counts.values()} == {("0", "0")}
     assert sum(int(row[2]) for row in counts.values()) > 30
-    spent, total = (sum(float(run.operations(run.updates)) for run in runs) for runs in ([done], plan.runs.values()))
-    hours = significant((total - spent) / (spent / 2.0) / 3600)
-    assert f"left: {hours} device-hours of updates at {spent / 2.0:.3g} operations/s so far" in lines
+    work: dict[str, float] = {}
+    for run in plan.runs.values():
+        work[run.settings.method] = work.get(run.settings.method, 0.0) + run.operations(run.updates)
+    own = {run.settings.method: float(run.operations(run.updates)) for run in (done, slow)}
+    speed = {"spsa": own["spsa"] / 2.0, "bptt": own["bptt"] / 8.0, "eggroll": sum(own.values()) / 10.0}
+    hours = sum((work[m] - own.get(m, 0.0)) / speed[m] for m in work) / 3600
+    assert f"left: {significant(hours)} device-hours of updates, every method at its speed so far" in lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -76,8 +77,10 @@ def _checked_files(results: Path) -> set[str]:
 
 
 def _unchecked(path: Path) -> bool:
-    """Also downloads, which have a manifest of their own and are not versioned, and hidden names: the marks of Snakemake
-    and DVC, and files that a killed job left half-written."""
+    """Also downloads, which have a manifest of their own and are not versioned, and hidden names.
+
+    Those are the marks of Snakemake and DVC, and files that a killed job left half-written.
+    """
     download = path.parts[0] == "corpus" and path.parts[1].startswith("source-")
     return path.parts[0] in _UNCHECKED or download or any(part.startswith(".") for part in path.parts)
 
@@ -157,7 +160,7 @@ def _per_byte(run: RunSpec) -> int:
 def _status_lines(found: Plan, results: Path) -> list[str]:
     lines = [f"campaign {found.config.campaign} in {results}", ""]
     lines.append(f"{'training':20} {'done':>6} {'running':>8} {'left':>6}")
-    spent = seconds = left = 0.0
+    spent, seconds, left = (defaultdict[str, float](float) for _ in range(3))  # by method
     for name, runs in _runs_by_group(found).items():
         counts = {"done": 0, "running": 0, "left": 0}
         for run in runs:
@@ -167,16 +170,19 @@ def _status_lines(found: Plan, results: Path) -> list[str]:
                 cost = results / "runs" / folder / "cost.json"
                 if cost.exists():
                     counts["done"] += 1
-                    spent, seconds = spent + share, seconds + read_json(cost)["ledger"]["seconds"].get("update", 0.0)
+                    spent[run.settings.method] += share
+                    seconds[run.settings.method] += read_json(cost)["ledger"]["seconds"].get("update", 0.0)
                 else:
                     started = (results / "resume" / folder / "state.safetensors").exists()
                     counts["running" if started else "left"] += 1
-                    left += share
+                    left[run.settings.method] += share
         lines.append(f"{name:20} {counts['done']:6} {counts['running']:8} {counts['left']:6}")
     lines.append("(running: saved and not finished, whether or not a process works on it now)")
     if spent and left:
-        hours = left / (spent / seconds) / 3600
-        lines.append(f"left: {significant(hours)} device-hours of updates at {spent / seconds:.3g} operations/s so far")
+        speed = dict.fromkeys(left, sum(spent.values()) / sum(seconds.values()))
+        speed |= {method: spent[method] / seconds[method] for method in spent}
+        hours = sum(work / speed[method] for method, work in left.items()) / 3600
+        lines.append(f"left: {significant(hours)} device-hours of updates, every method at its speed so far")
     lines.append("")
     kinds = {"evaluation": "*/*.parquet", "measurements": "*.parquet", "tables": "*.md", "figures": "*.svg"}
     for folder, wanted in kinds.items():
