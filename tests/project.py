@@ -14,6 +14,17 @@ import yaml
 ROOT = Path(__file__).parent.parent
 
 
+def planned_jobs(said: str) -> dict[str, int]:
+    """What a dry run said, by rule; `all` left out."""
+    table = re.search(r"Job stats:\njob +count\n-+ +-+\n(.*?)\ntotal", said, re.S)
+    if table is None:
+        assert "Nothing to be done" in said
+        return {}
+    counts = {line.split()[0]: int(line.split()[1]) for line in table.group(1).splitlines()}
+    counts.pop("all", None)
+    return counts
+
+
 class Project:
     """A throw-away checkout."""
 
@@ -44,13 +55,7 @@ class Project:
     def planned(self, config: str = "config/toy.yaml") -> dict[str, int]:
         """Jobs of a dry run by rule; `all` and other rules without work of their own left out."""
         out = self.snakemake("-n", config=config)
-        table = re.search(r"Job stats:\njob +count\n-+ +-+\n(.*?)\ntotal", out.stdout + out.stderr, re.S)
-        if table is None:
-            assert "Nothing to be done" in out.stdout + out.stderr
-            return {}
-        counts = {line.split()[0]: int(line.split()[1]) for line in table.group(1).splitlines()}
-        counts.pop("all", None)
-        return counts
+        return planned_jobs(out.stdout + out.stderr)
 
     def overlay(self, change: dict, base: str = "config/toy.yaml") -> str:
         """A copy of the toy overlay with a change merged in; returns its path."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,7 +18,7 @@ from soma.config import merge, read_yaml, resolve
 from soma.manifest import write_json
 from soma.plan import Plan, make_plan
 from soma.report.metrics import metrics
-from tests.project import ROOT, Project
+from tests.project import ROOT, Project, planned_jobs
 
 RESULTS = Path("results/tiny")
 OVERLAY = "config/tiny.yaml"
@@ -84,12 +83,7 @@ class Repository:
 
     def planned(self) -> dict[str, int]:
         """Jobs of a dry run by rule."""
-        said = self.snakemake("-n")
-        table = re.search(r"Job stats:\njob +count\n-+ +-+\n(.*?)\ntotal", said, re.S)
-        if table is None:
-            assert "Nothing to be done" in said
-            return {}
-        return {line.split()[0]: int(line.split()[1]) for line in table.group(1).splitlines()}
+        return planned_jobs(self.snakemake("-n"))
 
     def configure(self, **sections: dict[str, str]) -> None:
         """What `dvc config --local` writes, without a second for each value; `_` in a name is a remote's."""

@@ -1,4 +1,4 @@
-"""The whole toy campaign in DVC, through the dvc.yaml of the reference campaign: what a clone of it has and knows."""
+"""The whole toy campaign in DVC, as the reference campaign is: what a clone of it has and knows."""
 
 import json
 import shutil
@@ -6,6 +6,8 @@ import shutil
 import pytest
 
 from tests.dvc.repository import Repository, prepare
+from tests.project import ROOT, planned_jobs
+from tests.workflow.test_toy import PRODUCTS
 
 pytestmark = [pytest.mark.workflow, pytest.mark.dvc]
 
@@ -14,6 +16,8 @@ def test_a_clone_of_the_whole_campaign_has_nothing_to_do(toy, tmp_path):
     shutil.copytree(toy.folder, tmp_path / "origin", symlinks=True)
     origin = Repository(tmp_path / "origin")
     prepare(origin, "toy", "--configfile config/toy.yaml")
+    left_out = (ROOT / ".dvcignore").read_text().replace("/results/small/", "/results/toy/")
+    (origin.folder / ".dvcignore").write_text(left_out)
     origin.run("soma", "snapshot")
     origin.dvc("push")
     origin.commit("The toy campaign")
@@ -22,8 +26,8 @@ def test_a_clone_of_the_whole_campaign_has_nothing_to_do(toy, tmp_path):
     clone.configure(cache={"type": "hardlink"})
     clone.dvc("pull")
     clone.reverse_dates("toy")
-    said = clone.run("snakemake", "-n", "--cores", "2", "--configfile", "config/toy.yaml").stdout
-    assert "Nothing to be done" in said
+    assert planned(clone) == {}
+    assert not list((clone.folder / "results/toy/runs").glob("*/*/milestones.safetensors"))
     assert "up to date" in clone.dvc("status")
     assert clone.run("git", "status", "--porcelain").stdout == ""
     assert "all as the manifest says" in clone.run("soma", "verify", "results/toy").stdout
@@ -36,3 +40,17 @@ def test_a_clone_of_the_whole_campaign_has_nothing_to_do(toy, tmp_path):
     page = (clone.folder / "dvc_plots/index.html").read_text()
     assert "Test loss against arithmetic operations" in page
     assert "SOMA N=2" in page
+
+    table = "results/toy/tables/table4.md"
+    for path in (clone.folder / table).parent.glob("table4.*"):
+        path.unlink()
+    clone.run("snakemake", table, "--cores", "2", "--configfile", "config/toy.yaml")
+    assert (clone.folder / table).read_bytes() == (toy.folder / table).read_bytes()
+    overlay = clone.folder / "config/toy.yaml"
+    overlay.write_text(overlay.read_text() + "bootstrap_draws: 500\n")
+    assert planned(clone) == PRODUCTS  # everything that is shown, and nothing is trained or evaluated again
+
+
+def planned(clone: Repository) -> dict[str, int]:
+    """Jobs of a dry run by rule."""
+    return planned_jobs(clone.run("snakemake", "-n", "--cores", "2", "--configfile", "config/toy.yaml").stdout)
