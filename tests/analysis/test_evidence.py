@@ -21,7 +21,7 @@ def compared(mean: float, **where) -> dict:
     ends = dict.fromkeys(("low", "seed_low"), mean - abs(mean) / 2) | dict.fromkeys(
         ("high", "seed_high"), mean + abs(mean) / 2
     )
-    return {"difference": mean, **ends, "seeds": 3, "run": "r", **where}
+    return {"difference": mean, **ends, "seeds": 3, "run": "r", "interpolated": False, **where}
 
 
 class Rows:

@@ -44,7 +44,7 @@ RULES = [
     *("download", "encode", "evaluation_set", "features", "vectors", "fit_router", "assign", "shard"),
     *("train_seed", "train_expert", "evaluate", "measure", "summarise", "table"),
 ]
-"""All but `figure`, `evaluate_chosen` and those that need a whole campaign."""
+"""All but `choose`, `evaluate_chosen`, `figure` and those that need a whole campaign."""
 TARGETS = ["results/tiny/tables/table12.md", "results/tiny/measurements/serving.parquet"]
 EVALUATED = [f"evaluation/test/{arm}.parquet" for arm in ("soma-n2", "spsa-n1-p8")]
 QUICK = ["--slurm-init-seconds-before-status-checks", "6", "--latency-wait", "5", "--set-threads", "measure=4"]

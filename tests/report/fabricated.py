@@ -16,7 +16,8 @@ NAN = float("nan")
 def interval(value: str, mean: float, half: float, seeds: int, prefix: str = "") -> dict[str, float]:
     over = 0.6 * half if seeds > 1 else NAN
     ends = {"low": mean - half, "high": mean + 1.1 * half, "seed_low": mean - over, "seed_high": mean + over}
-    return {value: mean, **{prefix + name: end for name, end in ends.items()}, "seeds": seeds}
+    between = {"interpolated": False} if value == "difference" else {}
+    return {value: mean, **{prefix + name: end for name, end in ends.items()}, "seeds": seeds, **between}
 
 
 class Rows:

@@ -11,12 +11,13 @@ import pandas as pd
 import pytest
 
 from soma.analysis import backpropagation, continuations, controls, fixed_size, sweep, tuning
+from soma.analysis.verdict import Difference
 from soma.config import load
 from soma.plan import Plan, make_plan
 from soma.report import summary
 from soma.report.claims import verdicts
 from soma.report.controls import precision_finding, size_finding
-from soma.report.labels import Shown, difference_cells, named, over_runs
+from soma.report.labels import difference_cells, named, over_runs
 from soma.report.measured import agreement
 from soma.report.table import significant
 from soma.steps import report
@@ -131,7 +132,7 @@ class Rows(fabricated.Rows):
 
     def estimators(self):
         facts = {"n_pert": 16, "updates": 9, "cosine": 0.04, "cosine_se": 0.01, "repeats": 8, "measured_on": "r"}
-        return super().estimators().assign(**facts, interpolated=False)
+        return super().estimators().assign(**facts)
 
     def active_differences(self):
         row = fabricated.interval("difference", -0.02, 0.01, 3)
@@ -272,9 +273,9 @@ def test_intervals_over_runs_and_of_small_differences():
     assert over_runs([2.0, 4.0], 1, "a b").text == "3.0 ± 12.7"
     assert over_runs([2.0], 1, "a").text == "2.0"
     assert over_runs([], 1, "").status == "not run"
-    late = Shown("late", -0.000018, -0.000025, -0.000012, float("nan"), float("nan"), 1, "r", interpolated=True)
+    late = Difference("late", -0.000018, -0.000025, -0.000012, float("nan"), float("nan"), 1, "r", interpolated=True)
     assert [cell.text for cell in difference_cells(late)] == ["~-0.000018 [-0.000025, -0.000012]", "1 seed"]
-    wide = Shown("wide", -0.0002, -0.0102, 0.0094, -0.2, 0.2, 2, "r")
+    wide = Difference("wide", -0.0002, -0.0102, 0.0094, -0.2, 0.2, 2, "r")
     assert [cell.text for cell in difference_cells(wide)] == [
         "-0.0002 [-0.0102, +0.0094]",
         "[-0.2000, +0.2000] (2 seeds)",
@@ -298,7 +299,7 @@ def test_the_first_page_has_every_claim_and_control():
 def test_the_report_has_a_place_of_its_own_for_every_product():
     scope = workflow()
     products = [*((name, "table") for name in scope["TABLE_INPUTS"]), *((n, "figure") for n in scope["FIGURE_INPUTS"])]
-    places = [(scope["section"](name), *scope["labels"](name, kind).values()) for name, kind in products]
+    places = [(scope["PLACES"][name][0], *scope["labels"](name, kind).values()) for name, kind in products]
     assert len(set(places)) == len(places)
     assert {section[0] for section, _ in places} == set("123456789")
     ordered = [label for section, label in sorted(places) if section.endswith("Equal size and budget")]

@@ -57,18 +57,18 @@ SECTIONS = {
 }
 
 
-def section(name):
-    """Where the report shows a product. It sorts sections and labels as text, hence the numbers."""
-    for i, (title, names) in enumerate(SECTIONS.items(), 1):
-        if name in names:
-            return f"{i} {title}"
+# Section and place in it of every product. The report sorts both as text, hence the numbers.
+PLACES = {
+    name: (f"{i} {title}", f"{j:02d}")
+    for i, (title, names) in enumerate(SECTIONS.items(), 1)
+    for j, name in enumerate(names, 1)
+}
 
 
 def labels(name, kind):
     """One label alone: of several, the report would take some for switches."""
-    names = next(names for names in SECTIONS.values() if name in names)
     title = name.replace(kind, f"{kind} ") if kind in name else f"{name}, {kind}"
-    return {"product": f"{names.index(name) + 1:02d} {title.capitalize()}"}
+    return {"product": f"{PLACES[name][1]} {title.capitalize()}"}
 
 
 FIGURE_INPUTS = {
@@ -102,7 +102,7 @@ rule table:
         html=report(
             f"{TABLE_DIR}/{{name}}.html",
             caption="../report/table.rst",
-            category=lambda wc: section(wc.name),
+            category=lambda wc: PLACES[wc.name][0],
             labels=lambda wc: labels(wc.name, "table"),
         ),
     log:
@@ -129,7 +129,7 @@ rule figure:
         svg=report(
             f"{FIGURE_DIR}/{{name}}.svg",
             caption="../report/figure.rst",
-            category=lambda wc: section(wc.name),
+            category=lambda wc: PLACES[wc.name][0],
             labels=lambda wc: labels(wc.name, "figure"),
         ),
         png=f"{FIGURE_DIR}/{{name}}.png",

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from soma.analysis.bootstrap import seed_interval
 from soma.analysis.contrasts import shared_seeds
+from soma.analysis.sweep import AXES
 from soma.analysis.verdict import Difference, difference_of
 from soma.plan import Plan
 
@@ -153,13 +154,10 @@ def _reference(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
     return out
 
 
-_AXIS = {"experts": "N", "n_pert": "n_pert", "batch": "B"}
-
-
 def _sweep(rows: pd.DataFrame) -> list[Difference]:
     out = [
-        difference_of(row, f"{_AXIS[row.axis]}={row.larger} minus {row.smaller}, equal updates")
-        for row in rows[rows["axis"].isin(list(_AXIS))].itertuples()
+        difference_of(row, f"{AXES[row.axis]}={row.larger} minus {row.smaller}, equal updates")
+        for row in rows[rows["axis"].isin(list(AXES))].itertuples()
     ]
     for row in rows[(rows["axis"] == "aggregate") & (rows["seeds"] > 0)].itertuples():
         out.append(difference_of(row, f"N={row.smaller} minus N={row.larger}, equal small total"))

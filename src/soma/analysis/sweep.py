@@ -20,7 +20,8 @@ from soma.analysis.costs import by_milestone
 from soma.analysis.scores import Scores
 from soma.plan import Plan
 
-AXES = ("experts", "n_pert", "batch")
+AXES = {"experts": "N", "n_pert": "n_pert", "batch": "B"}
+"""What is swept, with its name in tables."""
 CELLS = 12
 """Budgets on each axis of the map of Figure 14."""
 

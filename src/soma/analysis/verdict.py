@@ -36,6 +36,8 @@ class Difference:
     run: str = ""
     """The runs that it was measured on."""
     unit: str = "nats per byte"
+    interpolated: bool = False
+    """Whether a loss in it lies between two milestones."""
 
     def side(self) -> Side:
         """Which side of zero the intervals lie on."""
@@ -48,7 +50,8 @@ class Difference:
 
 def difference_of(row: Any, name: str = "") -> Difference:
     """Of a row that `contrasts.contrast` made."""
-    return Difference(name, row.difference, row.low, row.high, row.seed_low, row.seed_high, int(row.seeds), row.run)
+    ends = (row.difference, row.low, row.high, row.seed_low, row.seed_high)
+    return Difference(name, *ends, int(row.seeds), row.run, interpolated=bool(row.interpolated))
 
 
 def judge(differences: Sequence[Difference], untestable: str | None = None) -> tuple[Verdict, str]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from soma.analysis.evidence import Rows, evidence
-from soma.analysis.verdict import RULE, judge
+from soma.analysis.verdict import RULE, Difference, judge
 from soma.plan import Plan
-from soma.report.labels import Shown, difference_cells, named, watermark_notes
+from soma.report.labels import difference_cells, named, watermark_notes
 from soma.report.measured import agreement
 from soma.report.paper import PaperValues
 from soma.report.table import NOT_RUN, Cell, Table
@@ -58,28 +58,18 @@ class Judged:
     """A claim, what was measured about it, and the verdict with its reason."""
 
     claim: str
-    differences: Sequence[Shown]
+    differences: Sequence[Difference]
     verdict: str
     reason: str
 
 
 def verdicts(plan: Plan, rows: Rows) -> list[Judged]:
     """One per claim, from measurements and summaries by name."""
-    measured, between = evidence(plan, rows), _interpolated(rows)
-    found = []
+    measured, found = evidence(plan, rows), []
     for claim in CLAIMS:
-        differences = [
-            Shown(**vars(d) | {"name": named(plan, d.name), "interpolated": (d.run, d.mean) in between})
-            for d in measured[claim]
-        ]
+        differences = [replace(d, name=named(plan, d.name)) for d in measured[claim]]
         found.append(Judged(claim, differences, *judge(differences, plan.config.untestable.get(claim))))
     return found
-
-
-def _interpolated(rows: Rows) -> set[tuple[str, float]]:
-    """Runs and value of differences between two milestones: their rows say it, the evidence does not."""
-    tables = [rows(name) for name in ("backpropagation", "sweep-differences")]
-    return {(row.run, row.difference) for table in tables for row in table.itertuples() if row.interpolated}
 
 
 def claims_table(plan: Plan, paper: PaperValues, found: Sequence[Judged], references: pd.DataFrame) -> Table:

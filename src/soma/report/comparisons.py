@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from soma.analysis.verdict import difference_of
 from soma.plan import Plan
 from soma.report.labels import (
     LOSS_NOTE,
@@ -18,7 +19,6 @@ from soma.report.labels import (
     loss_cell,
     over_runs,
     searched_cell,
-    shown,
     watermark_notes,
     with_error,
 )
@@ -37,7 +37,7 @@ def table5(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
                 number(float(row.operations), "set", -1),
                 _at_budget(row, "zeroth_order"),
                 _at_budget(row, "bptt"),
-                *difference_cells(shown(row)),
+                *difference_cells(difference_of(row)),
                 *_hours(theirs.get(row.experts, {})),
             )
         )

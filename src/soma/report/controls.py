@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from soma.analysis.controls import beside_curve
+from soma.analysis.verdict import difference_of
 from soma.plan import Plan
 from soma.report.labels import (
     LOSS_NOTE,
@@ -17,7 +18,6 @@ from soma.report.labels import (
     difference_cells,
     loss_seeds_cell,
     named,
-    shown,
     watermark_notes,
 )
 from soma.report.table import NONE, NOT_RUN, Cell, Table, interpolated, measured, number
@@ -39,7 +39,7 @@ def control_cells(plan: Plan, row: Any, digits: int = 4) -> tuple[Cell, ...]:
     names = [Cell(named(plan, text)) for text in (row.ours, row.theirs)]
     if not row.seeds:
         return (*names, Cell("no cost in common", "not run"), NOT_RUN, NOT_RUN)
-    difference = shown(row)
+    difference = difference_of(row)
     finding = FINDINGS[difference.side()]
     return (*names, *difference_cells(difference, digits), Cell(finding, "measured", finding, run=row.run))
 
@@ -116,8 +116,9 @@ def size_finding(plan: Plan, rows: pd.DataFrame, differences: pd.DataFrame) -> s
     parts = [f"B7: the lowest loss at this budget is {lowest}. {soma} {where}"]
     own = differences[(differences["set"] == "test") & (differences["iterate"] == "last")]
     for row in own[own["other"].isin(product.against[:1])].itertuples():
-        value, seeds = difference_cells(shown(row))
-        finding = f"{value.text}, over seeds {seeds.text}: {FINDINGS[shown(row).side()]}"
+        difference = difference_of(row)
+        value, seeds = difference_cells(difference)
+        finding = f"{value.text}, over seeds {seeds.text}: {FINDINGS[difference.side()]}"
         parts.append(f"minus {arm_label(plan.arms[row.other])}, of its total size, {finding}")
     return "; ".join(parts) + "."
 

@@ -20,6 +20,11 @@ ELSEWHERE = "The paper's numbers, of other sizes, text or devices, are not drawn
 NORMAL = 1.96
 """Standard errors on either side of a mean over many estimates that make a 95 % interval."""
 
+ENDS = ["low", "high", "seed_low", "seed_high"]
+"""Columns of the ends of a value's intervals, over documents and over seeds."""
+TEST, VALIDATION = "test loss (nats per byte)", "ensemble validation loss\n(nats per byte)"
+"""Names of axes."""
+
 _THIN = 1.1
 
 

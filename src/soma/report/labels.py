@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,19 +90,7 @@ def with_error(value: float, error: float, digits: int, runs: str) -> Cell:
     return replace(cell, text=f"{cell.text} ± {number(float(error), 'measured', digits).text} s.e.")
 
 
-@dataclass(frozen=True)
-class Shown(Difference):
-    """A difference with what only its rows say."""
-
-    interpolated: bool = False
-
-
-def shown(row: Any) -> Shown:
-    """Of a row of `contrasts`."""
-    return Shown(**vars(difference_of(row)), interpolated=row.interpolated is True)
-
-
-def difference_cells(difference: Shown, digits: int = 4) -> tuple[Cell, Cell]:
+def difference_cells(difference: Difference, digits: int = 4) -> tuple[Cell, Cell]:
     """A difference with its interval over documents, if it has one, and its interval over seeds.
 
     Where all of it is small it gets two digits more, instead of zeros.
@@ -122,7 +110,7 @@ def difference_cells(difference: Shown, digits: int = 4) -> tuple[Cell, Cell]:
 
 def against_cells(row: Any, digits: int = 4) -> tuple[Cell, Cell]:
     """The difference of an `against` row; the row that the others are compared with has none."""
-    return (NONE, NONE) if pd.isna(row.difference) else difference_cells(shown(row), digits)
+    return (NONE, NONE) if pd.isna(row.difference) else difference_cells(difference_of(row), digits)
 
 
 def _ends(low: float, high: float, digits: int) -> str:

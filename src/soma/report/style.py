@@ -55,7 +55,7 @@ def style() -> Iterator[None]:
 
 def panels(
     columns: int, title: str, note: str, rows: int = 1, size: tuple[float, float] = (8.6, 3.9), **options: Any
-) -> tuple[Figure, Any]:  # fmt: skip
+) -> tuple[Figure, Any]:
     """A figure and its axes [rows, columns], with a title over them and how to read them under them."""
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
     figure.suptitle(title, x=0.008, ha="left")

@@ -12,8 +12,6 @@ from soma.report.labels import RUN_NOTE, over_runs, watermark_notes
 from soma.report.paper import PaperValues
 from soma.report.table import NONE, NOT_RUN, Cell, Table, interpolated, measured, number
 
-SWEPT = {"experts": "N", "n_pert": "n_pert", "batch": "B"}
-
 
 def table10(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
     """The best allocation of the sweeps at each budget, ensemble validation, interpolated."""
@@ -107,7 +105,7 @@ def steps_table(plan: Plan, paper: PaperValues, costs: pd.DataFrame) -> Table:
             share = min(values.loc[(*end, "aggregate device time"), "processor_share"] for end in ends)
             cells.append(
                 (
-                    Cell(SWEPT[axis]),
+                    Cell(AXES[axis]),
                     number(value, "set", -1),
                     *(over_runs(found, 4, ids) for found in seconds),
                     number(float(share), "measured", 2, ids),
@@ -116,7 +114,7 @@ def steps_table(plan: Plan, paper: PaperValues, costs: pd.DataFrame) -> Table:
                 )
             )
         for value, found in theirs[axis].items():
-            cells.append((Cell(SWEPT[axis]), number(value, "paper", -1), *[NOT_RUN] * 4, number(found, "paper", 3)))
+            cells.append((Cell(AXES[axis]), number(value, "paper", -1), *[NOT_RUN] * 4, number(found, "paper", 3)))
     base = plan.config.arms[plan.config.products.sweep.arm]
     columns = (
         "what grows", "value", "seconds of a step, all experts", "seconds of a step, slowest expert",

@@ -6,11 +6,11 @@ and compares hashes: about a second for each GB of text, beside hours of trainin
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 from soma.data.encode import read_encoded
+from soma.forward import distributed
 from soma.manifest import check_files
 from soma.routing.shards import Shards
 from soma.steps import train as step
@@ -22,7 +22,7 @@ def train_part(train: Path, shards: Path, **others: Any) -> None:
     Raises:
         SomaError: naming the file that is not.
     """
-    if "WORLD_SIZE" not in os.environ:  # torchrun's workers have it, and the process that became torchrun was here
+    if distributed.workers() == 1:  # of several, the process that became torchrun was here
         check_files(train, {"bytes.bin": read_encoded(train, "train")["files"]["bytes.bin"]})
         Shards.open(shards).verify()
     step.train_part(train=train, shards=shards, **others)

@@ -10,7 +10,19 @@ from matplotlib.ticker import FuncFormatter
 
 from soma.plan import Plan
 from soma.report.colours import COLOURS
-from soma.report.draw import INTERVALS, NORMAL, Point, categories, crosses, intervals, nothing, with_paper, zero
+from soma.report.draw import (
+    ENDS,
+    INTERVALS,
+    NORMAL,
+    TEST,
+    Point,
+    categories,
+    crosses,
+    intervals,
+    nothing,
+    with_paper,
+    zero,
+)
 from soma.report.labels import arm_label
 from soma.report.paper import PaperValues
 from soma.report.place import wrapped
@@ -20,12 +32,11 @@ _LINEAR = 0.01
 """Differences (nats per byte) up to which the axis of Figure 9 is linear; beyond it is logarithmic."""
 _COMPARABLE = 2.0
 """Up to how many times further, or less far, the paper trained where its points stand in Figure 4."""
-_ENDS = ["low", "high", "seed_low", "seed_high"]
 
 
 def figure4(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
     """Test loss with independent minus that with summed losses, by update, early and late in training."""
-    drawn = rows.loc[rows["phase"].isin(["early", "late"]), ["phase", "update", "difference", *_ENDS, "seeds", "run"]]
+    drawn = rows.loc[rows["phase"].isin(["early", "late"]), ["phase", "update", "difference", *ENDS, "seeds", "run"]]
     theirs, words = list[Point](), []
     for phase, key in (("early", "paired_reductions"), ("late", "paired_differences")):
         given, updates = paper.tables["figure4"][phase], drawn.loc[drawn["phase"] == phase, "update"]
@@ -62,7 +73,7 @@ def figure9(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path)
     """The base's test loss minus that of every ablation."""
     own = rows[rows["group"] != "base"]
     names = [arm_label(plan.arms[arm]) for arm in own["arm"]]
-    drawn = own[["group", "arm", "difference", *_ENDS, "seeds", "run"]].assign(label=names)
+    drawn = own[["group", "arm", "difference", *ENDS, "seeds", "run"]].assign(label=names)
     penalty = paper.tables["figure9"]["decoder_only_penalty"]
     theirs = [
         {"arm": arm, "row": i, "difference": -penalty}
@@ -93,9 +104,9 @@ def figure9(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path)
 
 def estimators(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
     """Estimators at equal operations: loss reached, paired difference to the first, relative variance."""
-    loss = [f"loss_{end}" for end in _ENDS]
+    loss = [f"loss_{end}" for end in ENDS]
     variance = ["relative_variance", "relative_variance_se"]
-    drawn = rows[["arm", "loss", *loss, "difference", *_ENDS, *variance, "forwards", "seeds", "run"]]
+    drawn = rows[["arm", "loss", *loss, "difference", *ENDS, *variance, "forwards", "seeds", "run"]]
     drawn = drawn.assign(label=[arm_label(plan.arms[arm]) for arm in rows["arm"]])
     note = f"{INTERVALS} Relative variance: of estimates on one batch at the same weights, bars 95 % over them."
     at = np.arange(len(drawn))
@@ -104,7 +115,7 @@ def estimators(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
         figure, axes = panels(3, "Estimators at equal operations", note, size=size, sharey=True)
         left, middle, right = axes[0]
         intervals(left, list(at), drawn, "loss", COLOURS[0], vertical=False, prefix="loss_")
-        left.set_xlabel("test loss (nats per byte)")
+        left.set_xlabel(TEST)
         intervals(middle, list(at), drawn, "difference", COLOURS[0], vertical=False)
         zero(middle, vertical=True)
         middle.set_xlabel("first minus this (nats per byte)")

@@ -9,15 +9,25 @@ import pandas as pd
 
 from soma.plan import Plan
 from soma.report.colours import COLOURS, MUTED, arm_looks
-from soma.report.draw import CURVES, INTERVALS, Point, crosses, curve, intervals, nothing, with_paper
+from soma.report.draw import (
+    CURVES,
+    ENDS,
+    INTERVALS,
+    TEST,
+    VALIDATION,
+    Point,
+    crosses,
+    curve,
+    intervals,
+    nothing,
+    with_paper,
+)
 from soma.report.figures import overlay
 from soma.report.labels import arm_label
 from soma.report.paper import PaperValues
 from soma.report.place import Label
 from soma.report.style import log_axis, panels, save, style
 from soma.report.table import significant
-
-_LOSS = "test loss (nats per byte)"
 
 
 def figure6(plan: Plan, paper: PaperValues, serving: pd.DataFrame, inference: pd.DataFrame, directory: Path) -> None:
@@ -50,7 +60,7 @@ def figure15(
 def _served(plan: Plan, serving: pd.DataFrame, inference: pd.DataFrame) -> pd.DataFrame:
     """Loss of every arm with the mean throughput of its runs."""
     speed = inference.set_index("run")["scored_bytes_per_second"]
-    ends = [f"loss_{end}" for end in ("low", "high", "seed_low", "seed_high")]
+    ends = [f"loss_{end}" for end in ENDS]
     drawn = serving[["arm", "loss", *ends, "seeds", "run"]].reset_index(drop=True)
     drawn.insert(1, "label", [arm_label(plan.arms[arm]) for arm in drawn["arm"]])
     drawn["bytes_per_second"] = [speed.loc[[run.id for run in plan.arm_runs[arm]]].mean() for arm in drawn["arm"]]
@@ -75,7 +85,7 @@ def _scatter(
         axis.margins(0.42, 0.15)
         log_axis(axis)
         axis.set_xlabel(x[1])
-        axis.set_ylabel(_LOSS)
+        axis.set_ylabel(TEST)
         save(figure, with_paper(drawn, theirs), plan, directory, file, near=[(axis, labels)])
 
 
@@ -99,7 +109,7 @@ def figure16(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path
         axis.set_xticks([k for k in counts if k in (3, 6, 12) or k & (k - 1) == 0])
         axis.set_xticks([k for k in counts if k <= 16], minor=True)
         axis.set_xlabel("active experts k")
-        axis.set_ylabel("ensemble validation loss\n(nats per byte)")
+        axis.set_ylabel(VALIDATION)
         save(figure, with_paper(drawn, theirs), plan, directory, "figure16", beside=[(axis, ends)])
 
 

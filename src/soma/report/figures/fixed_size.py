@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from soma.plan import Plan
 from soma.report.colours import MUTED, Look, arm_looks
-from soma.report.draw import CURVES, INTERVALS, crosses, curve, intervals, with_paper, zero
+from soma.report.draw import CURVES, ENDS, INTERVALS, TEST, crosses, curve, intervals, with_paper, zero
 from soma.report.figures import overlay
 from soma.report.labels import arm_label
 from soma.report.paper import PaperValues
@@ -19,8 +19,6 @@ from soma.report.style import log_axis, panels, save, style
 
 _NEAR = 0.3
 """Nats per byte: arms that end further from the best, or from SOMA, are named at the edge of Figure 1's panels."""
-_ENDS = ["low", "high", "seed_low", "seed_high"]
-_LOSS = "test loss (nats per byte)"
 
 
 def figure1(
@@ -51,7 +49,7 @@ def figure1(
             log_axis(axis)
             axis.set_xlabel(name)
         left.set_ylim(bottom, top)
-        left.set_ylabel(_LOSS)
+        left.set_ylabel(TEST)
         heights = ends.set_index("arm")["height"]
         gains = [point | {"height": heights[point["arm"]]} for point in theirs if "difference" in point]
         crosses(right, gains, "difference", "height", looks)
@@ -89,7 +87,7 @@ def _gains(axis: Axes, ends: pd.DataFrame, reported: list[float], looks: dict[st
         colour, marker = looks[row.arm]["color"], looks[row.arm]["marker"]
         own = ends[ends["arm"] == row.arm]
         intervals(axis, own["height"], own, "difference", colour, False, "difference_", marker=marker, markersize=4.5)
-    spans = near[["difference", *(f"difference_{end}" for end in _ENDS)]].to_numpy().ravel()
+    spans = near[["difference", *(f"difference_{end}" for end in ENDS)]].to_numpy().ravel()
     found = np.clip([0.0, *spans[np.isfinite(spans)], *reported], -_NEAR, _NEAR)
     low, high = found.min(), found.max()
     margin = 0.08 * ((high - low) or _NEAR)
@@ -113,7 +111,7 @@ def _curves(plan: Plan, losses: pd.DataFrame, costs: pd.DataFrame, differences: 
     """
     seconds = costs[costs["quantity"] == "aggregate device time"].groupby(["arm", "update"])["value"].mean()
     gains = differences[(differences["set"] == "test") & (differences["iterate"] == "last")].set_index("other")
-    gains = gains[["difference", *_ENDS]].rename(columns={end: f"difference_{end}" for end in _ENDS})
+    gains = gains[["difference", *ENDS]].rename(columns={end: f"difference_{end}" for end in ENDS})
     frames = []
     for name in plan.config.products.fixed_size.arms:
         arm = plan.config.arms[name]
@@ -124,7 +122,7 @@ def _curves(plan: Plan, losses: pd.DataFrame, costs: pd.DataFrame, differences: 
             & (losses["iterate"] == "last")
             & (losses["k"] == arm.active)
         ].sort_values("update")
-        frame = rows[["arm", "update", "operations", "loss", *_ENDS, "seeds", "run"]].reset_index(drop=True)
+        frame = rows[["arm", "update", "operations", "loss", *ENDS, "seeds", "run"]].reset_index(drop=True)
         frame.insert(1, "label", arm_label(arm))
         frame["device_seconds"] = [seconds.loc[(name, u)] for u in frame["update"]]
         frames.append(frame.join(gains.reindex([name]).set_axis(frame.index[-1:])))
@@ -133,7 +131,7 @@ def _curves(plan: Plan, losses: pd.DataFrame, costs: pd.DataFrame, differences: 
 
 def sizes(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
     """Test loss against total parameters at equal operations: monoliths as a curve, other arms as points."""
-    columns = ["kind", "arm", "iterate", "parameters", "operations", "width", "loss", *_ENDS, "seeds", "run"]
+    columns = ["kind", "arm", "iterate", "parameters", "operations", "width", "loss", *ENDS, "seeds", "run"]
     drawn = rows[columns].assign(label=[arm_label(plan.arms[arm]) for arm in rows["arm"]])
     monoliths, looks = plan.config.products.controls.sizes, arm_looks(plan)
     others = [arm for arm in drawn["arm"].unique() if arm not in monoliths]
@@ -164,5 +162,5 @@ def sizes(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
                 widths.append(Label(f"width {end['width']}", end["at"], end["loss"], MUTED))
         log_axis(axis)
         axis.set_xlabel("parameters in all")
-        axis.set_ylabel(_LOSS)
+        axis.set_ylabel(TEST)
         save(figure, drawn.drop(columns="at"), plan, directory, "sizes", [(axis, labels)], [(axis, widths)])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from soma.plan import Plan
 from soma.report.colours import Look, count_looks, ramp
-from soma.report.draw import CURVES, ELSEWHERE, crosses, curve, nothing, with_paper
+from soma.report.draw import CURVES, ELSEWHERE, ENDS, VALIDATION, crosses, curve, nothing, with_paper
 from soma.report.figures import overlay
 from soma.report.paper import PaperValues
 from soma.report.place import Label
@@ -25,8 +25,7 @@ _COSTS = {
     "device_seconds": "aggregate device time (s)",
     "operations": "arithmetic operations",
 }
-_LOSS = "ensemble validation loss\n(nats per byte)"
-_COLUMNS = ["axis", "value", "arm", "update", "loss", "low", "high", "seed_low", "seed_high", "seeds", "run"]
+_COLUMNS = ["axis", "value", "arm", "update", "loss", *ENDS, "seeds", "run"]
 
 
 def figure7(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
@@ -60,7 +59,7 @@ def _sweeps(
                 log_axis(axis)
                 axis.set_xlabel(_COSTS[cost])
                 axis.set_title(_AXES[swept])
-            line[0].set_ylabel(_LOSS)
+            line[0].set_ylabel(VALIDATION)
         drawn = with_paper(rows[[*_COLUMNS, *costs]], theirs)
         save(figure, drawn, plan, directory, name, near=labels)
 
@@ -104,7 +103,7 @@ def figure13(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path
         if groups:
             log_axis(axis)
         axis.set_xlabel(_COSTS["operations"])
-        axis.set_ylabel(_LOSS)
+        axis.set_ylabel(VALIDATION)
         drawn = with_paper(own[["n_pert", "batch", *_COLUMNS[2:], "operations", "cheapest"]], theirs)
         save(figure, drawn, plan, directory, "figure13", beside=[(axis, ends)])
 
