@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from soma.forward.cpu import CpuEngine
+from soma.machine import device_name
 from soma.models.count import operations_per_token
 from soma.models.lstm import initialise, tensors
 from soma.models.spec import LSTMSpec
@@ -229,12 +230,8 @@ class _Windows:
 
 
 def machine(engine: CpuEngine) -> dict[str, Any]:
-    cpu = next(
-        (line.partition(":")[2].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
-        platform.processor() or platform.machine(),
-    )
     return {
-        "cpu": cpu,
+        "cpu": device_name("cpu"),
         "cores": os.cpu_count(),
         "load_average": os.getloadavg(),
         "instruction_set": engine.isa,
@@ -243,10 +240,6 @@ def machine(engine: CpuEngine) -> dict[str, Any]:
         "numpy": np.__version__,
         "soma": version("soma-repro"),
     }
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines() if Path(path).exists() else []
 
 
 def main() -> None:

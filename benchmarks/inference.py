@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from soma.inference import Ensemble
 from soma.inference.benchmark import REPEATS, WARM_UPS, measure, timed
 from soma.inference.route import PrefixRouter
+from soma.machine import device_name
 from soma.models.lstm import initialise, tensors
 from soma.models.spec import LSTMSpec
 from soma.rng import Stream
@@ -171,14 +172,11 @@ def against_naive(ensemble: Ensemble, windows: NDArray[np.uint8], repeats: int, 
 
 
 def machine(device: str) -> dict[str, Any]:
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    cpu = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
     return {
-        "cpu": cpu,
+        "cpu": device_name("cpu"),
         "cores": os.cpu_count(),
         "load_average": os.getloadavg(),
-        "gpu": torch.cuda.get_device_name(device) if device.startswith("cuda") else None,
+        "gpu": device_name(device) if device.startswith("cuda") else None,
         "python": platform.python_version(),
         "torch": torch.__version__,
         "soma": version("soma-repro"),

@@ -101,6 +101,7 @@ class Rows:
                             where
                             | {"experts": run.experts, "error_se": error * 0.1}
                             | {"aggregate_seconds": self._seconds(run, n_pert, batch)}
+                            | {"device": "a processor", "threads": 1, "engine": "cpu"}
                         )
         return pd.DataFrame(out)
 

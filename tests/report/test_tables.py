@@ -17,8 +17,10 @@ from soma.plan import Plan, make_plan
 from soma.report import summary
 from soma.report.claims import verdicts
 from soma.report.controls import precision_finding, size_finding
+from soma.report.fixed_size import table3
 from soma.report.labels import difference_cells, named, over_runs
 from soma.report.measured import agreement
+from soma.report.paper import PaperValues
 from soma.report.table import significant
 from soma.steps import report
 from tests.analysis import invented
@@ -246,6 +248,14 @@ def test_references_that_disagree_are_not_trusted(tmp_path, monkeypatch):
     rows = rows_of("small")("reference")
     assert "are not trusted" in agreement(rows)
     assert "of every run agree to a cosine distance of 0.010" in agreement(rows[rows["experts"] == 1])
+
+
+def test_table3_says_where_the_runs_and_the_step_were_timed():
+    """They may lie on different machines, and a time is nothing without its device."""
+    plan, rows, values = plan_of("small"), rows_of("small"), PaperValues(CONFIG / "paper_values.yaml")
+    costs, steps = rows("costs").assign(device="one machine"), rows("reference").assign(device="another")
+    notes = " ".join(table3(plan, values, costs, steps).notes)
+    assert "The runs: one machine, 1 thread(s) per job, engine `cpu`. The step: another, 1" in notes
 
 
 def test_the_controls_of_their_own_tables_have_a_finding():

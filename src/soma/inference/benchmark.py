@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from soma.inference.model import Ensemble
+from soma.machine import device_name
 
 WARM_UPS, REPEATS = 2, 7
 
@@ -63,7 +64,7 @@ def measure(
         "peak_kind": kind,
         "weight_bytes": 4 * (ensemble.bodies.numel() + ensemble.heads.numel()),
         "engine": runner.name,
-        "device": torch.cuda.get_device_name(ensemble.device) if ensemble.device.startswith("cuda") else "cpu",
+        "device": device_name(ensemble.device),
         "threads": torch.get_num_threads(),
         "repeats": repeats,
     }

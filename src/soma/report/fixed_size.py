@@ -15,6 +15,7 @@ from soma.report.labels import (
     RUN_NOTE,
     SEED_NOTE,
     arm_label,
+    hardware,
     loss_seeds_cell,
     over_runs,
     watermark_notes,
@@ -124,6 +125,10 @@ def table3(plan: Plan, paper: PaperValues, costs: pd.DataFrame, steps: pd.DataFr
         f"Runs of `{name}`: {len(runs)}, each of {first.updates:,} updates of {first.experts} experts; a step: "
         f"{timed if len(step) else 'not timed'}. {RUN_NOTE}",
         "A convention is named with every time: they differ for one and the same run.",
+        *(
+            [f"The runs: {hardware(costs[costs['run'].isin(ids.split())])}. The step: {hardware(alone)}."]
+            * bool(len(step))
+        ),
         *watermark_notes(plan),
     )
     columns = ("convention", "device seconds here", "GPU-hours of N=256 (paper)")
@@ -224,8 +229,7 @@ def costs_table(plan: Plan, costs: pd.DataFrame) -> Table:
     conventions = costs.drop_duplicates("quantity").set_index("quantity")
     units = [f"{q} ({conventions.loc[q, 'unit']})" for q in QUANTITIES]
     notes = [f"{q}: {conventions.loc[q, 'convention']}." for q in QUANTITIES]
-    hardware = sorted({f"{r.device}, {r.threads} thread(s) per job, engine `{r.engine}`" for r in costs.itertuples()})
-    notes += [f"{RUN_NOTE} Device: {'; '.join(hardware)}.", _company(costs), *watermark_notes(plan)]
+    notes += [f"{RUN_NOTE} Device: {hardware(costs)}.", _company(costs), *watermark_notes(plan)]
     return Table("costs", "Costs, in their six quantities", ("method", *units, "runs"), tuple(cells), tuple(notes))
 
 

@@ -24,6 +24,13 @@ SEED_NOTE = "`over seeds`: Student-t 95 % interval of the mean over seeds."
 RUN_NOTE = "`±`: Student-t 95 % interval of the mean over runs; a single run has none."
 
 
+def hardware(rows: pd.DataFrame) -> str:
+    """What the times of some rows were taken on: their `device`, `threads` and `engine`."""
+    return "; ".join(
+        sorted({f"{r.device}, {r.threads} thread(s) per job, engine `{r.engine}`" for r in rows.itertuples()})
+    )
+
+
 def arm_label(arm: Arm) -> str:
     """How an arm is called in tables and figures."""
     if arm.label:

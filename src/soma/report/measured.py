@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from soma.plan import Plan
-from soma.report.labels import RUN_NOTE, arm_label, loss_cell, over_runs, watermark_notes, with_error
+from soma.report.labels import RUN_NOTE, arm_label, hardware, loss_cell, over_runs, watermark_notes, with_error
 from soma.report.paper import PaperValues
 from soma.report.table import NOT_RUN, Cell, Table, number
 
@@ -62,6 +62,7 @@ def table8(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
         f"random crops of its own shard; two are drawn independently, and agree below a cosine distance of {AGREE}.",
         f"{RUN_NOTE} `s.e.`: standard error over the estimates of a single run.",
         "The paper's columns are at initialisation and after 10,000 updates; here the first and the last milestone.",
+        f"Seconds: on {hardware(rows)}, the experts one after the other.",
         f"The paper's Figure 5: N=256 has {fewer['init']} (initialisation) and {fewer['updates_10k']} times (10,000 "
         f"updates) less error per GPU-second than N=1; n_pert from 64 to 1,024 lowers it by {more:.0%}, B from 64 to "
         f"1,024 by {share['init']:.2%} and {share['updates_10k']:.0%}.",

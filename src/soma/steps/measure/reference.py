@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from soma.analysis.reference import estimate_errors
+from soma.machine import device_name
 from soma.runs import RunSpec
 from soma.steps.measured import Inputs
 
@@ -35,7 +36,8 @@ def measure(at: Inputs) -> pd.DataFrame:
                 run.settings.probe,
             )
             sizes = {"coordinates": run.experts * run.model.size, "width": run.settings.width}
-            frames.append(rows.assign(run=run.id, seed=run.seed, update=update, **sizes))
+            where = {"device": device_name(at.compute.device), "engine": at.engine.name, "threads": at.compute.threads}
+            frames.append(rows.assign(run=run.id, seed=run.seed, update=update, **sizes, **where))
     return pd.concat(frames, ignore_index=True)
 
 
