@@ -101,7 +101,7 @@ class Rows:
                             where
                             | {"experts": run.experts, "error_se": error * 0.1}
                             | {"aggregate_seconds": self._seconds(run, n_pert, batch)}
-                            | {"device": "a processor", "threads": 1, "engine": "cpu"}
+                            | {"device": "a processor", "threads": 1, "engine": "cpu", "cosine_distance": 0.01}
                         )
         return pd.DataFrame(out)
 

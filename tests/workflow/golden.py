@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import shutil
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import torch
 
 from soma.forward.cpu import CpuEngine, available
+from soma.machine import device_name
 
 FOLDER = Path(__file__).parent / "golden"
 TABLES = (
@@ -22,9 +22,8 @@ TABLES = (
 
 def machine() -> dict[str, str]:
     """What the last digits depend on: the kernel's instruction set, the processor (torch's products), torch."""
-    model = next((x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")), "")
     isa = CpuEngine().isa if available() else "torch"
-    return {"isa": isa, "processor": model or platform.processor(), "torch": torch.__version__}
+    return {"isa": isa, "processor": device_name("cpu"), "torch": torch.__version__}
 
 
 def main(results: Path) -> None:

@@ -244,6 +244,9 @@ def test_the_tables_are_the_golden_ones(toy):
             where = f"{path.stem}, row {theirs['row']}, {theirs['column']}"
             if same:
                 assert ours == theirs, where
+            elif path.stem == "precision" and theirs["status"] == "measured":
+                # An error of rounding is itself made of rounding: its order of magnitude is what holds.
+                assert 1 / 5 < float(ours["value"]) / float(theirs["value"]) < 5, where
             elif theirs["status"] == "measured" and re.fullmatch(r"-?\d+\.\d+", theirs["value"]):
                 assert float(ours["value"]) == pytest.approx(float(theirs["value"]), abs=0.05, rel=0.3), where
 

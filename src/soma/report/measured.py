@@ -187,6 +187,7 @@ def table13(plan: Plan, paper: PaperValues, serving: pd.DataFrame, rows: pd.Data
     )  # fmt: skip
     notes = (
         f"Losses are nats per byte on test; brackets: 95 % interval over documents. {RUN_NOTE}",
+        f"Training times: on {hardware(costs)}. Throughput: on {hardware(rows)}.",
         "The paper's runs of the same N stand beside ours; their parameters are in Table 2.",
         *watermark_notes(plan),
     )

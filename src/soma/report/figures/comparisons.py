@@ -129,7 +129,7 @@ def estimators(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
             color=COLOURS[1],
         )
         log_axis(right)
-        right.set_xlabel("relative variance")
+        right.set_xlabel("relative variance (log scale)")
         categories(left, [wrapped(name) for name in drawn["label"]])
         for axis in (middle, right):
             axis.grid(visible=False, axis="y")

@@ -14,6 +14,7 @@ from soma.plan import Plan
 from soma.report.colours import COLOURS, MUTED, Look, count_looks
 from soma.report.draw import ELSEWHERE, NORMAL, crosses, nothing, with_paper
 from soma.report.figures import overlay
+from soma.report.measured import agreement
 from soma.report.paper import PaperValues
 from soma.report.place import Label
 from soma.report.style import log_axis, panels, save, style
@@ -31,7 +32,7 @@ def figure5(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
     note = (
         f"Large points: n_pert = {base[0]}, B = {base[1]}. Solid: more directions; dotted: more sequences. Means over "
         "runs; bars: one standard error of a run's mean over its estimates, too few for an interval. The paper gives "
-        "reductions, no points."
+        f"reductions, no points. At the end {agreement(rows)}"
     )
     ends = [end for end in _ENDS if end in set(drawn["end"])]
     with style():
