@@ -306,6 +306,15 @@ def test_the_first_page_has_every_claim_and_control():
     assert "spsa-n1" not in opening
 
 
+def test_initialisation_is_that_of_seed_runs():
+    """Not of the long run that late continuations start from."""
+    plan = plan_of("small")
+    cost = summary.spent(plan, invented.costs(plan, seconds_per_operation=1e-11))
+    seeds = [run for run in plan.runs.values() if run.kind == "seed"]
+    found = cost[f"initialisation, the longest of {len(seeds)} seed runs (s)"]
+    assert found == pytest.approx(max(run.operations(run.updates) for run in seeds) * 1e-11)
+
+
 def test_the_report_has_a_place_of_its_own_for_every_product():
     scope = workflow()
     products = [*((name, "table") for name in scope["TABLE_INPUTS"]), *((n, "figure") for n in scope["FIGURE_INPUTS"])]

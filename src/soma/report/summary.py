@@ -17,7 +17,7 @@ from soma.manifest import read_json
 from soma.plan import Plan
 from soma.report.claims import CLAIMS, PAPER, Judged
 from soma.report.controls import QUESTIONS, control_cells
-from soma.report.labels import difference_cells
+from soma.report.labels import difference_cells, hardware
 from soma.report.table import significant
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -85,26 +85,34 @@ def spent(plan: Plan, costs: pd.DataFrame) -> dict[str, float]:
     """
     end = costs[costs["update"] == costs.groupby("run")["update"].transform("max")]
     by_run = end.pivot_table(index="run", columns="quantity", values="value")
-    seeds = [run for run in plan.runs.values() if run.kind == "seed"]
+    seeds = {run.id for run in plan.runs.values() if run.kind == "seed"}
+    from_seeds = by_run.index.isin([run.id for run in plan.runs.values() if run.start in seeds])  # not a continuation
     return {
         "arithmetic operations of all arms": float(by_run["arithmetic operations"].sum()),
         "aggregate device time of all arms (s)": float(by_run["aggregate device time"].sum()),
         "idealised elapsed time of the longest run (s)": float(by_run["idealised elapsed time"].max()),
         "actual elapsed time of the longest run (s)": float(by_run["actual elapsed time"].max()),
-        f"initialisation, the longest of {len(seeds)} seed runs (s)": float(by_run["initialisation"].max()),
+        f"initialisation, the longest of {len(seeds)} seed runs (s)": float(
+            by_run.loc[from_seeds, "initialisation"].max()
+        ),
         "preprocessing (s)": float(by_run["preprocessing"].max()),
     }
 
 
-def environment(plan: Plan, runs: Path) -> dict[str, str]:
-    """Machine and software of the training jobs, as their records say."""
+def environment(plan: Plan, runs: Path, timed: pd.DataFrame) -> dict[str, str]:
+    """Machine and software of the training jobs, as their records say, and what measurements were timed on.
+
+    Args:
+        timed: rows of the measurements of times.
+    """
     records = [read_json(runs / folder / "run.json") for run in plan.runs.values() for folder in plan.folders(run)]
 
     def every(key: str) -> str:
         return ", ".join(sorted({str(record[key]) for record in records}))
 
     names = ("device", "threads", "engine", "python", "torch", "soma", "commit")
-    return {name: every(name) for name in names} | {"training jobs": str(len(records))}
+    jobs = {"training jobs": str(len(records)), "measurements of times": hardware(timed)}
+    return {name: every(name) for name in names} | jobs
 
 
 def readme(

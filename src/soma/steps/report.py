@@ -79,7 +79,8 @@ def write_summary(settings: Path, measurements: Path, runs: Path, tables: Path, 
         return pd.read_parquet(measurements / f"{kind}.parquet")
 
     found = verdicts(plan, rows)
-    spent, where = summary.spent(plan, rows("costs")), summary.environment(plan, runs)
+    timed = pd.concat([rows("reference"), rows("inference")])
+    spent, where = summary.spent(plan, rows("costs")), summary.environment(plan, runs, timed)
     titles = {path.stem: path.read_text().splitlines()[0].removeprefix("# ") for path in sorted(tables.glob("*.md"))}
     text = summary.readme(plan, found, rows("controls"), _findings(plan, rows), spent, where, titles)
     write_bytes(output, text.encode())
