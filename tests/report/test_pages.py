@@ -1,8 +1,9 @@
 import pytest
 
 from soma.errors import SomaError
-from soma.report.pages import filled, opened
+from soma.report.pages import filled, opened, pages
 from soma.report.summary import BEGIN, END
+from tests.project import ROOT
 
 METRICS = {"test loss": {"soma-n2": 2.20449}, "differences": {"C8": {"N=2: k=2 minus k=1": {"mean": -0.02864}}}}
 
@@ -23,3 +24,9 @@ def test_numbers_become_links_to_their_tables():
     assert filled(text, METRICS, "../r") == expected
     with pytest.raises(SomaError, match="has no `test loss/soma-n3`"):
         filled("{{test loss/soma-n3}}", METRICS, "../r")
+
+
+def test_the_pages_are_what_the_reference_campaign_makes(monkeypatch):
+    """After a change of its results, or of a page: `make docs`."""
+    monkeypatch.chdir(ROOT)
+    assert [str(path) for path, text in pages().items() if path.read_text() != text] == []

@@ -15,7 +15,7 @@ from soma.analysis.verdict import Difference
 from soma.config import load
 from soma.plan import Plan, make_plan
 from soma.report import summary
-from soma.report.claims import verdicts
+from soma.report.claims import Judged, verdicts
 from soma.report.controls import precision_finding, size_finding
 from soma.report.fixed_size import table3
 from soma.report.labels import difference_cells, named, over_runs
@@ -304,6 +304,17 @@ def test_the_first_page_has_every_claim_and_control():
     assert {line.replace(r"\|", "").count("|") for line in lines} == {6, 8}
     assert "| ~" in opening
     assert "spsa-n1" not in opening
+
+
+def test_the_first_page_shows_a_difference_that_decided_the_verdict():
+    def difference(name: str, mean: float) -> Difference:
+        return Difference(name, mean, mean - 1, mean + 1, mean - 1, mean + 1, 3, "r")
+
+    differences = [difference("for", -5.0), difference("neither", 0.0), difference("against", 5.0)]
+    for verdict in ("reproduced", "inconclusive", "not reproduced"):
+        cells = summary._claim_row(Judged("C1", differences, verdict, ""))
+        name = {"reproduced": "for", "inconclusive": "neither"}.get(verdict, "against")
+        assert f"{name}; [2 more](tables/claims.md)" in cells
 
 
 def test_initialisation_is_that_of_seed_runs():

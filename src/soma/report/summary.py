@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from soma.analysis.verdict import RULE
+from soma.analysis.verdict import RULE, Side
 from soma.manifest import read_json
 from soma.plan import Plan
 from soma.report.claims import CLAIMS, PAPER, Judged
@@ -41,6 +41,8 @@ SHOWN = {
     "C16": ("table5",),
 }
 """Where each claim is shown."""
+DECIDING: Mapping[str, Side] = {"not reproduced": "against", "inconclusive": "neither"}
+"""Which differences make a verdict what it is; elsewhere all of them do."""
 COUNTED = ("reproduced", "not reproduced", "inconclusive", "not testable at this scale", "not run")
 
 
@@ -56,10 +58,13 @@ def _claim_row(judged: Judged) -> tuple[str, ...]:
     ruling = f"**{judged.verdict}**: {judged.reason}"
     if not judged.differences:
         return (opening, PAPER[judged.claim], "–", "–", "–", ruling, links)
-    first, *more = judged.differences
-    name = first.name + ("" if first.unit == "nats per byte" else f" ({first.unit})")
-    name += f"; [{len(more)} more](tables/claims.md)" if more else ""
-    return (opening, PAPER[judged.claim], name, *(cell.text for cell in difference_cells(first, 3)), ruling, links)
+    # One that decided the verdict.
+    side = DECIDING.get(judged.verdict)
+    shown = next((d for d in judged.differences if d.side() == side), judged.differences[0])
+    more = len(judged.differences) - 1
+    name = shown.name + ("" if shown.unit == "nats per byte" else f" ({shown.unit})")
+    name += f"; [{more} more](tables/claims.md)" if more else ""
+    return (opening, PAPER[judged.claim], name, *(cell.text for cell in difference_cells(shown, 3)), ruling, links)
 
 
 def _control_row(plan: Plan, row: Any) -> tuple[str, ...]:
