@@ -1,4 +1,5 @@
-# `make` runs everything at toy size; `make test` runs the checks. Both set up .venv first.
+# `make` pulls the reference campaign and writes its report, `make toy` runs everything from raw text at toy size, and
+# `make test` runs the checks. All set up .venv first.
 # In an environment of your own (conda, a container): make VENV=$CONDA_PREFIX
 VENV ?= .venv
 PYTHON ?= python3
@@ -6,8 +7,17 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.soma-installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: toy report setup test lint docs lock snapshot clean
-.DEFAULT_GOAL := toy
+.PHONY: all toy report setup test lint docs lock snapshot clean
+.DEFAULT_GOAL := all
+
+all: setup
+	$(BIN)/dvc pull
+	$(MAKE) report
+	@echo
+	@echo "report   results/small/report.html"
+	@echo "results  README.md, docs/results.md"
+	@echo "tables   results/small/tables/    (claims.md first)"
+	@echo "figures  results/small/figures/"
 
 toy: setup
 	$(BIN)/snakemake --cores all --configfile config/toy.yaml
@@ -42,8 +52,9 @@ lint: setup
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/mypy
 
-docs: setup  # config/README.md and the JSON schema, from the models in soma.config
+docs: setup  # config/README.md and the JSON schema from soma.config, README.md and docs/results.md from results/small
 	$(BIN)/python -m soma.config_docs
+	$(BIN)/python -m soma.report.pages
 
 lock:  # needs uv; run it after a change of dependencies in pyproject.toml
 	uv pip compile pyproject.toml -c requirements-torch.txt -o requirements.lock
