@@ -248,7 +248,7 @@ def test_the_tables_are_the_golden_ones(toy):
                 # An error of rounding is itself made of rounding: its order of magnitude is what holds.
                 assert 1 / 5 < float(ours["value"]) / float(theirs["value"]) < 5, where
             elif theirs["status"] == "measured" and re.fullmatch(r"-?\d+\.\d+", theirs["value"]):
-                assert float(ours["value"]) == pytest.approx(float(theirs["value"]), abs=0.05, rel=0.3), where
+                assert float(ours["value"]) == pytest.approx(float(theirs["value"]), abs=0.005, rel=0.005), where
 
 
 SUMMARISED = {"summarise": 20, "summarise_costs": 1, "summary": 1, "metrics": 1}
