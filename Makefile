@@ -10,21 +10,23 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 .PHONY: all toy report setup test lint docs lock snapshot clean
 .DEFAULT_GOAL := all
 
+# Where to look, at the end.
+define ways
+@echo
+@echo "report   results/$(1)/report.html"
+@echo "tables   results/$(1)/tables/    (claims.md first)"
+@echo "figures  results/$(1)/figures/"
+endef
+
 all: setup
 	$(BIN)/dvc pull
 	$(MAKE) report
-	@echo
-	@echo "report   results/small/report.html"
+	$(call ways,small)
 	@echo "results  README.md, docs/results.md"
-	@echo "tables   results/small/tables/    (claims.md first)"
-	@echo "figures  results/small/figures/"
 
 toy: setup
 	$(BIN)/snakemake --cores all --configfile config/toy.yaml
-	@echo
-	@echo "report   results/toy/report.html"
-	@echo "tables   results/toy/tables/    (claims.md first)"
-	@echo "figures  results/toy/figures/"
+	$(call ways,toy)
 
 report: setup  # of the reference campaign, from what is here
 	$(BIN)/snakemake --quiet all --cores 1 --report results/small/report.html

@@ -121,14 +121,13 @@ def table3(plan: Plan, paper: PaperValues, costs: pd.DataFrame, steps: pd.DataFr
     ]
     cells = tuple((Cell(text), over_runs(values, 1, ids), number(hours, "paper", -1)) for text, values, hours in rows)
     timed = f"{step.mean():.3f} s for all {first.experts} experts, losses and combination alone"
+    own = costs[costs["run"].isin(ids.split())]
+    where = [f"The runs: {hardware(own)}. The step: {hardware(alone)}."] if len(step) else []
     notes = (
         f"Runs of `{name}`: {len(runs)}, each of {first.updates:,} updates of {first.experts} experts; a step: "
         f"{timed if len(step) else 'not timed'}. {RUN_NOTE}",
         "A convention is named with every time: they differ for one and the same run.",
-        *(
-            [f"The runs: {hardware(costs[costs['run'].isin(ids.split())])}. The step: {hardware(alone)}."]
-            * bool(len(step))
-        ),
+        *where,
         *watermark_notes(plan),
     )
     columns = ("convention", "device seconds here", "GPU-hours of N=256 (paper)")

@@ -128,8 +128,7 @@ def table12(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
         f"A request is {data.window} bytes, {data.prefix} of them routed and the rest scored: route, gather, run, "
         f"average, losses. Median of {int(first.repeats)} after warm-ups; trained weights.",
         f"{RUN_NOTE} Latency: median and range over runs, since one disturbed run would move a mean.",
-        f"Engine `{first.engine}` on {first.device}, {int(first.threads)} thread(s), alone on the machine. Peak: "
-        f"{first.peak_kind}.",
+        f"On {hardware(rows)}, alone on the machine. Peak: {first.peak_kind}.",
         f"The paper's are of an A40. There N=256 is {given['n256_over_n8']} times as fast as N=8 and "
         f"{given['n256_over_monolith']} times as fast as the monolith, for {given['training_compute_ratio']} times the "
         f"training of N=8; routing takes {share['n8']:.2%} at N=8 and {share['n256']:.2%} at N=256.",
