@@ -7,40 +7,39 @@ shared disk serves mixed nodes. Without a C++ compiler the install succeeds and 
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from glob import glob
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 SOURCES = {"soma.forward": "src/soma/forward/csrc/engine.cpp", "soma.inference": "src/soma/inference/csrc/infer.cpp"}
 HEADERS = "src/soma/forward/csrc/*.h"
-FLAGS = ["-std=c++17", "-O3", "-g0", "-pthread", "-fvisibility=hidden", "-Wno-psabi"]
-# Contraction to fused multiply-add is wanted; anything else that reorders arithmetic is not.
-FLAGS += ["-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
-X86 = {
-    "avx512": ["-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", "-mavx512cd", "-mfma"],
-    "avx2": ["-mavx2", "-mfma"],
-}
+# A file of its own, since results depend on it: without contraction, no product and sum are fused but those that the
+# source names, and nothing else that reorders arithmetic is on either.
+FLAGS = Path("src/soma/forward/csrc/flags.json")
 
 
 def extensions() -> list[Extension]:
-    sets = (X86 if platform.machine().lower() in ("x86_64", "amd64") else {}) | {"plain": []}
+    flags = json.loads(FLAGS.read_text(encoding="utf-8"))
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
     return [
         Extension(
             f"{package}._cpu_{name}",
             sources=[source],
-            depends=glob(HEADERS),
+            depends=[*glob(HEADERS), str(FLAGS)],
             language="c++",
-            extra_compile_args=FLAGS + flags,
+            extra_compile_args=flags["all"] + flags[name],
             extra_link_args=["-pthread"],
             optional=True,
         )
         for package, source in SOURCES.items()
-        for name, flags in sets.items()
+        for name in (("avx512", "avx2") if x86 else ()) + ("plain",)
     ]
 
 

@@ -206,7 +206,7 @@ EXPORT double soma_peak(int64_t rounds) {
     const Vec scale = splat(factor);
     Vec sum[N];
     EACH_VECTOR sum[i] = splat(static_cast<float>(i));  // equal chains would be computed once
-    for (int64_t round = 0; round < rounds; ++round) EACH_VECTOR sum[i] = sum[i] * scale + scale;
+    for (int64_t round = 0; round < rounds; ++round) EACH_VECTOR sum[i] = fma(sum[i], scale, scale);
     volatile float used = 0;
     EACH_VECTOR used = used + sum[i][0];
     return 2.0 * N * VL * static_cast<double>(rounds);

@@ -73,7 +73,7 @@ INLINE void accumulate(const float* __restrict w, int64_t K, const float* __rest
 #pragma GCC unroll 16
             for (int r = 0; r < ROWS; ++r)
 #pragma GCC unroll 4
-                for (int v = 0; v < NV; ++v) a[p][r][v] += w[p * next + r] * in[v];
+                for (int v = 0; v < NV; ++v) a[p][r][v] = fma(splat(w[p * next + r]), in[v], a[p][r][v]);
     }
 }
 
@@ -148,7 +148,8 @@ INLINE void scatter(const float* y, int n, float* table) {
         }
 }
 
-// Sum over n features of f(x) in every lane, in two interleaved parts: one addition waits for another.
+// total = f(f(0, x of feature 0), x of feature 1), ... over n features in every lane, in two interleaved parts that are
+// added at the end: one addition waits for another.
 template <int NV, class F>
 INLINE void sum_features(const float* x, int n, F f, Vec (&total)[NV]) {
     Vec odd[NV] = {};
@@ -157,11 +158,11 @@ INLINE void sum_features(const float* x, int n, F f, Vec (&total)[NV]) {
     for (; k + 1 < n; k += 2, x += 2 * NV * VL)
 #pragma GCC unroll 4
         for (int v = 0; v < NV; ++v) {
-            total[v] += f(load(x + v * VL), v);
-            odd[v] += f(load(x + (NV + v) * VL), v);
+            total[v] = f(total[v], load(x + v * VL), v);
+            odd[v] = f(odd[v], load(x + (NV + v) * VL), v);
         }
     for (int v = 0; v < NV; ++v) {
-        if (k < n) total[v] += f(load(x + v * VL), v);
+        if (k < n) total[v] = f(total[v], load(x + v * VL), v);
         total[v] += odd[v];
     }
 }
@@ -170,10 +171,10 @@ INLINE void sum_features(const float* x, int n, F f, Vec (&total)[NV]) {
 template <int NV>
 INLINE void layer_norm(const float* __restrict x, int n, const float* gain, float* __restrict y) {
     Vec mean[NV], scale[NV];
-    sum_features<NV>(x, n, [](Vec a, int) { return a; }, mean);
+    sum_features<NV>(x, n, [](Vec sum, Vec a, int) { return sum + a; }, mean);
     for (int v = 0; v < NV; ++v) mean[v] *= 1.0f / n;
-    sum_features<NV>(x, n, [&](Vec a, int v) { return (a - mean[v]) * (a - mean[v]); }, scale);
-    for (int v = 0; v < NV; ++v) scale[v] = reciprocal_root(scale[v] * (1.0f / n) + LAYER_NORM_EPS);
+    sum_features<NV>(x, n, [&](Vec sum, Vec a, int v) { return fma(a - mean[v], a - mean[v], sum); }, scale);
+    for (int v = 0; v < NV; ++v) scale[v] = reciprocal_root(fma(scale[v], 1.0f / n, LAYER_NORM_EPS));
     for (int k = 0; k < n; ++k)
         for (int v = 0; v < NV; ++v, x += VL, y += VL) {
             const Vec a = (load(x) - mean[v]) * scale[v];
@@ -321,8 +322,7 @@ INLINE void cells(Vec (&in)[N], Vec (&forget)[N], Vec (&candidate)[N], Vec (&out
     gate(forget);
     EACH_VECTOR in[i] = (1.0f + in[i]) * (1.0f + candidate[i]);
     EACH_VECTOR forget[i] += 1.0f;
-    EACH_VECTOR candidate[i] = (1.0f - candidate[i]) * forget[i];
-    EACH_VECTOR candidate[i] = c[i] * in[i] + candidate[i];
+    EACH_VECTOR candidate[i] = fma(1.0f - candidate[i], forget[i], c[i] * in[i]);
     EACH_VECTOR in[i] *= forget[i];
     reciprocal(in);
     EACH_VECTOR c[i] = candidate[i] * in[i];
@@ -397,7 +397,7 @@ class Tile {
             });
         }
         for (int v = 0; v < NV; ++v) {
-            const Vec rest = shift[v] * (1 / LOG2_E) - target[v];
+            const Vec rest = fma(shift[v], splat(1 / LOG2_E), -target[v]);
             const Wide nats = logarithm(sum[v]) + __builtin_convertvector(rest, Wide);
             std::memcpy(loss + v * VL, &nats, sizeof nats);
         }
@@ -462,7 +462,7 @@ class Tile {
     void dot(const float* a, const float* b, Vec (&sum)[NV]) const {
         for (int v = 0; v < NV; ++v) sum[v] = Vec{};
         for (int k = 0; k < s_.embedding; ++k)
-            for (int v = 0; v < NV; ++v, a += VL, b += VL) sum[v] += load(a) * load(b);
+            for (int v = 0; v < NV; ++v, a += VL, b += VL) sum[v] = fma(load(a), load(b), sum[v]);
     }
 
     // use(.., four vectors of logits in powers of two) over all bytes.

@@ -66,7 +66,7 @@ inline void perturb(const float* theta, int64_t size, const Direction& z, float 
 
 // The same for a direction that is given as numbers.
 inline void perturb(const float* theta, int64_t size, const float* z, float step, float* out) {
-    for (int64_t i = 0; i < size; ++i) out[i] = theta[i] + step * z[i];
+    for (int64_t i = 0; i < size; ++i) out[i] = std::fma(step, z[i], theta[i]);
 }
 
 // total += coefficient z over one block of coordinates.

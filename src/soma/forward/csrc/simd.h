@@ -1,16 +1,19 @@
 // Vectors of VL sequences: the batch lies in the lanes, so nothing below ever sums across a vector.
 //
-// Compiler vector types (GCC and Clang) do the work, so one source serves every instruction set. All approximations
-// are plain arithmetic in a fixed order (no rcp or rsqrt estimates, whose bits differ between makers), so that machines
-// with fused multiply-add compute the same bits whatever their vector width (from the same compiler: which of two products
-// in a sum is fused is its choice).
+// Compiler vector types (GCC and Clang) do the work, so one source serves every instruction set. Every processor and
+// compiler computes the same bits: approximations are plain arithmetic in a fixed order (no rcp or rsqrt estimates, whose
+// bits differ between makers), each fused multiply-add is named (`fma`), and the compiler may fuse nothing else
+// (-ffp-contract=off, flags.json).
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
 #if defined(__SSE__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
@@ -34,13 +37,39 @@ constexpr int VL = 4, ROWS = 4;
 typedef float Vec __attribute__((vector_size(4 * VL), may_alias));
 typedef int32_t Int __attribute__((vector_size(4 * VL), may_alias));
 typedef double Wide __attribute__((vector_size(8 * VL), may_alias));
+typedef int64_t Long __attribute__((vector_size(8 * VL), may_alias));
 typedef float Quad __attribute__((vector_size(16), may_alias));
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
 INLINE Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
 INLINE void store(float* p, Vec a) { *reinterpret_cast<Vec*>(p) = a; }
-INLINE Vec splat(float a) { return Vec{} + a; }
+INLINE Vec splat(float a) { return a - Vec{}; }  // a sum would turn -0 into 0
+
+// a * b + c, rounded once.
+#if defined(__AVX512F__)
+INLINE Vec fma(Vec a, Vec b, Vec c) { return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+#elif defined(__FMA__)
+INLINE Vec fma(Vec a, Vec b, Vec c) { return (Vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+#elif defined(__aarch64__)
+INLINE Vec fma(Vec a, Vec b, Vec c) { return (Vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
+#else
+#define SOMA_EMULATED_FMA
+// In float64 the product of two floats is exact. If its sum with c is rounded to odd (where something was lost, to the
+// neighbour whose last bit is set), rounding that to float32 gives what rounding the exact sum would give (Boldo and
+// Melquiond, IEEE Transactions on Computers 57(4), 2008).
+INLINE Vec fma(Vec a, Vec b, Vec c) {
+    const Wide product = __builtin_convertvector(a, Wide) * __builtin_convertvector(b, Wide);
+    const Wide other = __builtin_convertvector(c, Wide), sum = product + other, rest = sum - product;
+    const Wide lost = (product - (sum - rest)) + (other - rest);  // exact (Knuth's two-sum)
+    const Long inexact = (Long)(lost > 0.0) | (Long)(lost < 0.0);           // not for infinity and NaN
+    const Long outwards = ((Long)(lost > 0.0) ^ (Long)(sum > 0.0)) | 1;  // 1 or -1: away from zero or towards it
+    const Long even = ((Long)sum & 1) - 1;
+    return __builtin_convertvector((Wide)((Long)sum + (outwards & inexact & even)), Vec);
+}
+#endif
+INLINE Vec fma(Vec a, Vec b, float c) { return fma(a, b, splat(c)); }
+INLINE Vec fma(Vec a, float b, float c) { return fma(a, splat(b), splat(c)); }
 
 // min(a, b) and max(a, b) that keep a NaN in a. Compilers make a comparison and a blend of the plain expression, so the
 // one instruction that x86 has for it is named.
@@ -69,11 +98,11 @@ INLINE void exp2(Vec (&y)[N]) {
     Vec shifted[N], p[N];
     EACH_VECTOR shifted[i] = y[i] + 12582912.0f;  // 1.5 * 2^23: the low bits of the sum are y rounded to an integer
     EACH_VECTOR y[i] -= shifted[i] - 12582912.0f;
-    EACH_VECTOR p[i] = y[i] * 1.3276472454890609e-3f + 9.675541892647743e-3f;
-    EACH_VECTOR p[i] = p[i] * y[i] + 5.550713092088699e-2f;
-    EACH_VECTOR p[i] = p[i] * y[i] + 2.4022120237350464e-1f;
-    EACH_VECTOR p[i] = p[i] * y[i] + 6.931469440460205e-1f;
-    EACH_VECTOR p[i] = p[i] * y[i] + 1.0f;
+    EACH_VECTOR p[i] = fma(y[i], 1.3276472454890609e-3f, 9.675541892647743e-3f);
+    EACH_VECTOR p[i] = fma(p[i], y[i], 5.550713092088699e-2f);
+    EACH_VECTOR p[i] = fma(p[i], y[i], 2.4022120237350464e-1f);
+    EACH_VECTOR p[i] = fma(p[i], y[i], 6.931469440460205e-1f);
+    EACH_VECTOR p[i] = fma(p[i], y[i], 1.0f);
     EACH_VECTOR y[i] = (Vec)((Int)p[i] + ((Int)shifted[i] << 23));
 }
 
@@ -83,11 +112,11 @@ template <int N>
 INLINE void reciprocal(Vec (&a)[N]) {
     Vec y[N], e[N];
     EACH_VECTOR y[i] = (Vec)(0x7ef31000 - (Int)a[i]);
-    EACH_VECTOR e[i] = 1.0f - a[i] * y[i];
-    EACH_VECTOR e[i] = e[i] * e[i] + e[i];
-    EACH_VECTOR y[i] = y[i] * e[i] + y[i];
-    EACH_VECTOR e[i] = 1.0f - a[i] * y[i];
-    EACH_VECTOR a[i] = y[i] * e[i] + y[i];
+    EACH_VECTOR e[i] = fma(-a[i], y[i], 1.0f);
+    EACH_VECTOR e[i] = fma(e[i], e[i], e[i]);
+    EACH_VECTOR y[i] = fma(y[i], e[i], y[i]);
+    EACH_VECTOR e[i] = fma(-a[i], y[i], 1.0f);
+    EACH_VECTOR a[i] = fma(y[i], e[i], y[i]);
 }
 
 // x = GELU(x) = x (1/2 + x P(x^2) / Q(x^2)), as exact as erf in float32: 2.4e-7 max(1, |x|). P and Q are a minimax fit
@@ -97,18 +126,18 @@ INLINE void gelu(Vec (&x)[N]) {
     Vec c[N], t[N], p[N], q[N];
     EACH_VECTOR c[i] = clamp(x[i], -5.2f, 5.2f);
     EACH_VECTOR t[i] = c[i] * c[i];
-    EACH_VECTOR q[i] = t[i] * 5.22512152656418e-7f + 1.1848437861772254e-4f;
-    EACH_VECTOR p[i] = t[i] * 6.113921244832454e-6f + 3.2920570811256766e-4f;
-    EACH_VECTOR q[i] = q[i] * t[i] + 2.785617718473077e-3f;
-    EACH_VECTOR p[i] = p[i] * t[i] + 5.6082685478031635e-3f;
-    EACH_VECTOR q[i] = q[i] * t[i] + 3.810717537999153e-2f;
-    EACH_VECTOR p[i] = p[i] * t[i] + 5.088363587856293e-2f;
-    EACH_VECTOR q[i] = q[i] * t[i] + 2.942032217979431e-1f;
-    EACH_VECTOR p[i] = p[i] * t[i] + 3.989414572715759e-1f;
-    EACH_VECTOR q[i] = q[i] * t[i] + 1.0f;
+    EACH_VECTOR q[i] = fma(t[i], 5.22512152656418e-7f, 1.1848437861772254e-4f);
+    EACH_VECTOR p[i] = fma(t[i], 6.113921244832454e-6f, 3.2920570811256766e-4f);
+    EACH_VECTOR q[i] = fma(q[i], t[i], 2.785617718473077e-3f);
+    EACH_VECTOR p[i] = fma(p[i], t[i], 5.6082685478031635e-3f);
+    EACH_VECTOR q[i] = fma(q[i], t[i], 3.810717537999153e-2f);
+    EACH_VECTOR p[i] = fma(p[i], t[i], 5.088363587856293e-2f);
+    EACH_VECTOR q[i] = fma(q[i], t[i], 2.942032217979431e-1f);
+    EACH_VECTOR p[i] = fma(p[i], t[i], 3.989414572715759e-1f);
+    EACH_VECTOR q[i] = fma(q[i], t[i], 1.0f);
     EACH_VECTOR p[i] = p[i] * c[i];
     reciprocal(q);
-    EACH_VECTOR x[i] = x[i] * (p[i] * q[i] + 0.5f);
+    EACH_VECTOR x[i] = x[i] * fma(p[i], q[i], 0.5f);
 }
 
 // Natural logarithm of normal positive a, in double: 2 atanh((m - 1) / (m + 1)) for the mantissa m in [1/sqrt2, sqrt2).
@@ -119,9 +148,9 @@ INLINE Wide logarithm(Vec a) {
     const Vec m = (Vec)((bits & 0x007fffff) + 0x3f3504f3);
     const Vec s = (m - 1.0f) / (m + 1.0f) + (a - a);
     const Vec t = s * s;
-    Vec p = t * (2.0f / 9) + 2.0f / 7;
-    p = p * t + 2.0f / 5;
-    p = p * t + 2.0f / 3;
+    Vec p = fma(t, 2.0f / 9, 2.0f / 7);
+    p = fma(p, t, 2.0f / 5);
+    p = fma(p, t, 2.0f / 3);
     const Vec tail = p * t * s;
     return __builtin_convertvector(exponent, Wide) * 0.69314718055994531 + __builtin_convertvector(s, Wide) * 2.0 +
            __builtin_convertvector(tail, Wide);
@@ -130,7 +159,7 @@ INLINE Wide logarithm(Vec a) {
 // 1 / sqrt(a) for normal positive a; relative error 1e-7. Halving the bits halves the logarithm; three Newton steps.
 INLINE Vec reciprocal_root(Vec a) {
     Vec y = (Vec)(0x5f3759df - ((Int)a >> 1));
-    for (int step = 0; step < 3; ++step) y = y * (1.5f - a * 0.5f * (y * y));
+    for (int step = 0; step < 3; ++step) y = y * fma(a * -0.5f, y * y, 1.5f);
     return y;
 }
 

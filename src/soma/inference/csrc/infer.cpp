@@ -58,7 +58,7 @@ INLINE void add_products(const float* __restrict w, int64_t K, const float* __re
         for (int p = 0; p < P; ++p) {
             const Vec row = load(w + (p * K + k) * VL);
 #pragma GCC unroll 4
-            for (int b = 0; b < B; ++b) a[p][b] += row * x[b * stride + k];
+            for (int b = 0; b < B; ++b) a[p][b] = fma(row, splat(x[b * stride + k]), a[p][b]);
         }
 }
 
@@ -74,11 +74,12 @@ INLINE void add_thin(const float* __restrict w, int64_t K, const float* __restri
             for (int p = 0; p < P; ++p) {
                 const Vec row = load(w + (p * K + k + i) * VL);
 #pragma GCC unroll 2
-                for (int b = 0; b < B; ++b) part[i][p][b] += row * x[b * stride + k + i];
+                for (int b = 0; b < B; ++b) part[i][p][b] = fma(row, splat(x[b * stride + k + i]), part[i][p][b]);
             }
     for (int p = 0; p < P; ++p)
         for (int b = 0; b < B; ++b) {
-            for (int64_t rest = k; rest < K; ++rest) part[0][p][b] += load(w + (p * K + rest) * VL) * x[b * stride + rest];
+            for (int64_t rest = k; rest < K; ++rest)
+                part[0][p][b] = fma(load(w + (p * K + rest) * VL), splat(x[b * stride + rest]), part[0][p][b]);
             a[p][b] += (part[0][p][b] + part[1][p][b]) + (part[2][p][b] + part[3][p][b]);
         }
 }
@@ -143,7 +144,7 @@ INLINE void normalise(const float* x, int n, const float* inside, const float* g
     const float mean = total(sum) / n;
     for (int k = 0; k < end; k += VL) {
         const Vec centred = (load(x + k) - mean) * load(inside + k);
-        square += centred * centred;
+        square = fma(centred, centred, square);
         store(y + k, centred);
     }
     const float scale = 1.0f / std::sqrt(total(square) / n + LAYER_NORM_EPS);
