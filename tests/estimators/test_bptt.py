@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from soma.estimators.bptt import gradient
-from soma.estimators.head import decoder_gradient
+from soma.forward.head import decoder_gradient
 from soma.forward.engine import create
 from soma.forward.torch_engine import TorchEngine
 from soma.models import lstm

@@ -4,6 +4,9 @@ The batch lies in SIMD lanes and the whole network runs per time step, so that w
 cache and nothing but losses is written. Rademacher probes are regenerated from their counters inside the kernel;
 Gaussian ones are handed to it.
 
+Every processor, instruction set, compiler and number of threads gives the same bytes (csrc/simd.h). Where a processor
+lacks fused multiply-add the `plain` kernel emulates it, which is slow; `auto` then prefers torch.
+
 Shapes: E experts, J directions, S signs, B sequences, T predicted bytes, M body parameters, V = 256 bytes, H embedding
 width.
 """
@@ -11,6 +14,7 @@ width.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 from functools import cache
 from importlib.util import find_spec
@@ -24,6 +28,8 @@ from soma.errors import SomaError
 from soma.forward.engine import Engine
 from soma.models.spec import VOCABULARY, LSTMSpec
 from soma.probes import Probes, kept_bits
+
+log = logging.getLogger("soma.forward")
 
 INSTRUCTION_SETS = ("avx512", "avx2", "plain")
 """From the fastest to the one that every machine has."""
@@ -61,13 +67,20 @@ class CpuEngine(Engine):
     """The compiled kernel. It uses as many threads as torch does (`torch.set_num_threads`)."""
 
     name = "cpu"
+    exact = True
 
-    def __init__(self) -> None:
-        """Loads the library for this machine, or for the instruction set that SOMA_CPU_ISA names.
+    def __init__(self, built: ctypes.CDLL | None = None) -> None:
+        """Load the library for this machine, or for the instruction set that SOMA_CPU_ISA names.
+
+        Args:
+            built: a library to use instead (`load`).
 
         Raises:
             SomaError: if it was not built, or the processor lacks the instructions.
         """
+        if built is not None:
+            self.isa, self._library = "given", built
+            return
         wanted = os.environ.get("SOMA_CPU_ISA")
         if wanted is not None and wanted not in INSTRUCTION_SETS:
             raise SomaError(f"SOMA_CPU_ISA is `{wanted}`; use one of {', '.join(INSTRUCTION_SETS)}.")
@@ -75,6 +88,11 @@ class CpuEngine(Engine):
             found = library(isa)
             if found is not None:
                 self.isa, self._library = isa, found
+                if found.soma_emulated():
+                    log.info(
+                        "the CPU engine emulates fused multiply-add: the same bytes as on other processors, but many "
+                        "times slower; compute.engine: torch is faster."
+                    )
                 return
         raise SomaError(
             f"the CPU engine ({wanted or 'any instruction set'}) is not built, or not for this processor; install a "
@@ -129,6 +147,12 @@ class CpuEngine(Engine):
         _check(self._library.soma_forward(ctypes.byref(problem)))
         return out
 
+    def head_gradient(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
+        problem = _model(spec, theta, head, tokens)
+        out = torch.empty(problem.experts, VOCABULARY, spec.embedding, dtype=torch.float32)
+        _check(self._library.soma_head_gradient(ctypes.byref(problem), out.data_ptr()))
+        return out
+
     def packed(self, probes: Probes) -> NDArray[np.uint32]:
         """`probes.packed()`, computed by the kernel; [E, J, blocks, 4]."""
         if probes.kind == "gaussian":
@@ -159,28 +183,37 @@ class CpuEngine(Engine):
 
 
 def available() -> bool:
-    """Whether a kernel that this machine can run was built."""
-    return any(library(isa) is not None for isa in INSTRUCTION_SETS)
+    """Return whether a kernel was built that this machine runs at full speed."""
+    found = (library(isa) for isa in INSTRUCTION_SETS)
+    return any(kernel is not None and not kernel.soma_emulated() for kernel in found)
 
 
 @cache
 def library(isa: str) -> ctypes.CDLL | None:
-    """The kernel for an instruction set; None if it was not built or this processor lacks the instructions."""
+    """Return the kernel for an instruction set; None if it was not built or this processor lacks the instructions."""
     found = find_spec(f"soma.forward._cpu_{isa}")
-    if found is None or found.origin is None:
-        return None
+    return None if found is None or found.origin is None else load(found.origin)
+
+
+def load(path: str) -> ctypes.CDLL | None:
+    """Return the kernel in a file; None if this machine cannot run it.
+
+    Raises:
+        SomaError: if it was built from other sources.
+    """
     try:
-        loaded = ctypes.CDLL(found.origin)
+        loaded = ctypes.CDLL(path)
     except OSError:  # built on another system
         return None
     loaded.soma_forward.argtypes = [_pointer]
+    loaded.soma_head_gradient.argtypes = [_pointer, _pointer]
     loaded.soma_packed.argtypes = [_pointer, _pointer]
     loaded.soma_combine.argtypes = [_pointer, _pointer, _pointer]
     loaded.soma_peak.argtypes, loaded.soma_peak.restype = [_long], ctypes.c_double
     if not loaded.soma_supported():
         return None
     if loaded.soma_problem_bytes() != ctypes.sizeof(_Problem):
-        raise SomaError(f"{found.origin} was built from other sources than this package's; reinstall the package.")
+        raise SomaError(f"{path} was built from other sources than this package's; reinstall the package.")
     return loaded
 
 

@@ -97,7 +97,7 @@ class DistributedEngine(Engine):
 
     def __init__(self, engine: Engine, exchange: Exchange = "seeds") -> None:
         self.engine, self.exchange = engine, exchange
-        self.name = engine.name
+        self.name, self.exact = engine.name, engine.exact
 
     def losses(
         self,
@@ -143,6 +143,9 @@ class DistributedEngine(Engine):
 
     def hidden(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
         return self.engine.hidden(spec, theta, head, tokens)
+
+    def head_gradient(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
+        return self.engine.head_gradient(spec, theta, head, tokens)
 
 
 def _share(n: int, worker: int, of: int) -> range:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.errors import SomaError
+from soma.forward.head import decoder_gradient
 from soma.models.spec import LSTMSpec
 from soma.probes import Probes
 
@@ -29,6 +30,8 @@ class Engine(ABC):
     """Forward passes of experts; `theta` is [E, M], `head` [E, V, H], `tokens` uint8 [E, B, T + 1]."""
 
     name: str
+    exact: bool = False
+    """True if every processor computes the same bytes."""
 
     @abstractmethod
     def losses(
@@ -52,6 +55,13 @@ class Engine(ABC):
     @abstractmethod
     def hidden(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
         """Hidden states before the decoder at theta itself; [E, B, T, H]."""
+
+    def head_gradient(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
+        """Gradient of each expert's mean loss in its head by the delta rule, at theta itself; [E, V, H]."""
+        hidden = self.hidden(spec, theta, head, tokens)
+        targets = torch.from_numpy(tokens[:, :, 1:]).to(hidden.device)
+        pairs = zip(hidden.flatten(1, 2), head, targets.flatten(1), strict=True)
+        return torch.stack([decoder_gradient(h, own, y) for h, own, y in pairs])
 
     def combine(self, probes: Probes, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """sum_j c_j z_j in the order of j for c [E, J]; float64 [E, M], the same bits on every engine."""

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from soma.estimators import bptt, spsa
 from soma.estimators.eggroll import Eggroll, read_streams
-from soma.estimators.head import decoder_gradient
 from soma.forward.engine import Engine
 from soma.models import gru
 from soma.models.lstm import initialise
@@ -202,10 +201,7 @@ class SPSALearner(LSTMLearner):
     def _head_gradient(self, batches: list[NDArray[np.uint8]]) -> Tensor:
         total = torch.zeros_like(self.head)
         for tokens in batches:
-            hidden = self.engine.hidden(self.run.model, self.theta, self.head, tokens)
-            targets = torch.from_numpy(tokens[:, :, 1:]).to(self.device)
-            for e in range(len(self.experts)):
-                total[e] += decoder_gradient(hidden[e].flatten(0, 1), self.head[e], targets[e].flatten())
+            total += self.engine.head_gradient(self.run.model, self.theta, self.head, tokens)
         return total / len(batches)
 
 

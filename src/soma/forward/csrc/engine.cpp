@@ -3,9 +3,11 @@
 // Threads take whole copies, or tiles where copies are few, and every number is written by one thread in a
 // fixed order: neither the number of threads nor what else shares a call can change a bit.
 #include <atomic>
+#include <optional>
 #include <system_error>
 #include <thread>
 
+#include "head.h"
 #include "network.h"
 #include "probes.h"
 
@@ -145,6 +147,46 @@ bool forward(const Problem& p) {
     });
 }
 
+// out [E, V, H] = gradients of the experts' mean losses in the heads. Some experts at a time, so that their hidden states
+// and the gradients of their sequences fit in memory.
+bool head_gradient(const Problem& whole, float* out) {
+    constexpr int64_t FLOATS = int64_t{1} << 26;
+    const int64_t H = whole.embedding, B = whole.batch, T = whole.time;
+    const int64_t states = B * T * H, gradients = B * static_cast<int64_t>(SequenceGradient::floats(whole.embedding));
+    const int most = static_cast<int>(std::clamp<int64_t>(FLOATS / (states + gradients), 1, whole.experts));
+    const Buffer hidden(most * states), gradient(most * gradients);
+    for (int first = 0; first < whole.experts; first += most) {
+        Problem p = whole;
+        p.experts = std::min(most, whole.experts - first);
+        p.theta += first * p.theta_stride, p.head += first * p.head_stride, p.tokens += first * B * (T + 1);
+        p.hidden = hidden;
+        if (!forward(p)) return false;
+        std::fill_n(static_cast<float*>(gradient), most * gradients, 0.0f);
+        const int jobs = p.experts * p.batch;
+        const bool ok = parallel(std::min(p.threads, jobs), [&](auto next) {
+            SequenceGradient one(p.embedding);
+            std::optional<Decoder> decoder;
+            int expert = -1;
+            for (int job; (job = next()) < jobs;) {
+                if (job / p.batch != expert) decoder.emplace(p.head + (expert = job / p.batch) * p.head_stride, p.embedding);
+                one.add(*decoder, hidden + job * T * H, p.tokens + job * (T + 1) + 1, p.time,
+                        gradient + job * (gradients / B));
+            }
+        });
+        if (!ok) return false;
+        for (int e = 0; e < p.experts; ++e)
+            for (int64_t k = 0; k < H; ++k) {
+                double total[VOCABULARY] = {};
+                for (int64_t b = 0; b < B; ++b)
+                    for (int v = 0; v < VOCABULARY; ++v)
+                        total[v] += gradient[e * gradients + b * (gradients / B) + k * VOCABULARY + v];
+                for (int v = 0; v < VOCABULARY; ++v)
+                    out[((first + e) * int64_t{VOCABULARY} + v) * H + k] = static_cast<float>(total[v] / (B * T));
+            }
+    }
+    return true;
+}
+
 int64_t blocks(const Problem& p) { return (p.size + BLOCK - 1) / BLOCK; }
 
 void packed(const Problem& p, uint32_t* out) {
@@ -213,6 +255,23 @@ EXPORT double soma_peak(int64_t rounds) {
 }
 
 EXPORT int soma_forward(const soma::Problem* p) { return !soma::forward(*p); }
+
+EXPORT int soma_head_gradient(const soma::Problem* p, float* out) {
+    try {
+        return !soma::head_gradient(*p, out);
+    } catch (const std::bad_alloc&) {
+        return 1;
+    }
+}
+
+// Whether fused multiply-adds are emulated: the same bits, and slow.
+EXPORT int soma_emulated() {
+#if defined(SOMA_EMULATED_FMA)
+    return 1;
+#else
+    return 0;
+#endif
+}
 
 EXPORT int soma_packed(const soma::Problem* p, uint32_t* out) {
     soma::packed(*p, out);

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from soma.estimators import head as module
-from soma.estimators.head import decoder_gradient
+from soma.forward import head as module
+from soma.forward.head import decoder_gradient
 
 
 @pytest.mark.parametrize("rows", [1, 37, 8192])

@@ -2,7 +2,8 @@
 
     grad E = 1/(BT) * sum (softmax(E h) - onehot(y)) h^T
 
-There is no path through the input embedding or the body, and no autograd. Shapes: R = B T rows, V bytes, H width of E.
+There is no path through the input embedding or the body, and no autograd. The CPU engine has this in its kernel, in a
+stated order of sums (csrc/head.h). Shapes: R = B T rows, V bytes, H width of E.
 """
 
 from __future__ import annotations
