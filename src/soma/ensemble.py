@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from soma import exact
 from soma.forward.engine import Engine
 from soma.models.spec import LSTMSpec
 
@@ -53,5 +54,5 @@ def selected_losses(
 def mixture_losses(losses: NDArray[np.float64]) -> NDArray[np.float64]:
     """-log of the mean probability over the selected experts: [n, K, S] to [n, S], in float64."""
     lowest = losses.min(axis=1, keepdims=True)
-    mean = np.exp(lowest - losses).mean(axis=1)
-    return lowest[:, 0] - np.log(mean)
+    total = np.add.accumulate(exact.exp(lowest - losses), axis=1)[:, -1]
+    return lowest[:, 0] - exact.log(total / losses.shape[1])

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from soma import exact
+
 _MASK = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
@@ -76,7 +78,7 @@ class Stream:
     def normal(self, n: int, **address: ArrayLike) -> NDArray[np.float64]:
         """n standard normal float64 numbers (Box-Muller)."""
         u = self.uniform(2 * n, **address)
-        return np.sqrt(-2.0 * np.log1p(-u[..., 0::2])) * np.cos(2.0 * np.pi * u[..., 1::2])
+        return np.sqrt(-2.0 * exact.log(1.0 - u[..., 0::2])) * exact.cos_turns(u[..., 1::2])
 
     def permutation(self, n: int, **address: ArrayLike) -> NDArray[np.int64]:
         """A random order of range(n)."""

@@ -45,6 +45,9 @@ class Case:
     def hidden(self, engine: Engine) -> Tensor:
         return engine.hidden(self.spec, self.theta, self.head, self.tokens)
 
+    def head_gradient(self, engine: Engine) -> Tensor:
+        return engine.head_gradient(self.spec, self.theta, self.head, self.tokens)
+
     def experts(self, *which: int) -> Case:
         """The same problem for some of the experts."""
         kept = list(which)

@@ -197,6 +197,30 @@ def test_same_bits_on_any_number_of_threads(width, kind, name, make_engine):
 
 
 @pytest.mark.parametrize("name", KERNELS)
+def test_gradients_of_heads_are_the_same_bits_in_any_company(name, make_engine, monkeypatch):
+    """Whichever experts share the call, on any number of threads, and in the portions that memory allows."""
+    case, engine = make_case(16, experts=3, batch=5, time=7), make_engine(name)
+    whole = case.head_gradient(engine)
+    for threads in (2, 5):
+        torch.set_num_threads(threads)
+        assert torch.equal(case.head_gradient(engine), whole)
+    assert torch.equal(case.experts(1).head_gradient(engine), whole[1:2])
+    assert torch.equal(case.experts(2, 0).head_gradient(engine), whole[[2, 0]])
+
+
+@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("change", [{}, {"embedding": 20, "batch": 1, "time": 1}, {"width": 33, "time": 71}], ids=str)
+def test_gradients_of_heads(change, name, make_engine):
+    case = make_case(**({"width": 32} | change))
+    got = case.head_gradient(make_engine(name))
+    want = replace(case, head=case.head.double()).head_gradient(make_engine("reference"))
+    assert got.dtype == torch.float32
+    assert (got - want).norm() < 3e-6 * want.norm()
+    broken = replace(case, head=case.head.index_fill(1, torch.tensor([200]), torch.nan))
+    assert torch.isnan(broken.head_gradient(make_engine(name))).any()
+
+
+@pytest.mark.parametrize("name", KERNELS)
 def test_gaussian_directions_are_handed_over_in_any_portions(name, make_engine, monkeypatch):
     case, engine = make_case(16, directions=5, kind="gaussian"), make_engine(name)
     whole = case.losses(engine)

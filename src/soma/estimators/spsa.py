@@ -4,7 +4,7 @@
 
     central      D = (L+ - L-) / (2 eps)            the paper's; its bias is O(eps^2)
     one-sided    D = (L+ - L0) / eps                half the forwards, and bias O(eps)
-    curvature    D = (L+ - L-) / (2 eps c)          1.5-SPSA, c = max((|L+ - 2 L0 + L-| / eps^2)^0.1, 1)
+    curvature    D = (L+ - L-) / (2 eps c)          1.5-SPSA, c = max((|L+ - 2 L0 + L-| / eps^2)^(1/10), 1)
     alternating  D = (L+ - L0) / eps at even updates, (L0 - L-) / eps along the same directions at odd ones
 
 The error of a one-sided difference is eps z^T H z / 2 to first order, with the sign of the side. Updates 2t and 2t + 1
@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from soma import exact
 from soma.forward.engine import Engine
 from soma.models.spec import LSTMSpec
 from soma.probes import Probes
@@ -30,8 +31,8 @@ from soma.settings.training import Difference
 
 Loss = Literal["independent", "summed"]
 
-CURVATURE_POWER: Final = 0.1
-"""alpha of 1.5-SPSA, as in its author's public code, whose floor of c is 1 too."""
+CURVATURE_ROOT: Final = 10
+"""1 / alpha of 1.5-SPSA, as in its author's public code, whose floor of c is 1 too."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +82,10 @@ def estimate(
         losses = engine.losses(spec, theta, head, tokens, directions, eps, signs)
         if difference == "central":
             slopes = central_differences(losses, eps, loss)
-            mean += losses.mean(axis=(1, 2))
+            mean += exact.mean(losses)
         else:
-            centre = engine.token_losses(spec, theta, head, tokens).mean(axis=(1, 2))
-            mean += np.column_stack([losses.reshape(len(losses), -1), centre]).mean(axis=1)
+            centre = exact.mean(engine.token_losses(spec, theta, head, tokens))
+            mean += exact.mean(np.column_stack([losses.reshape(len(losses), -1), centre]))
             if difference == "curvature":
                 slopes = curvature_scaled_differences(losses, centre, eps, loss)
             else:
@@ -116,7 +117,7 @@ def curvature_scaled_differences(
 ) -> NDArray[np.float64]:
     """Central differences of losses [E, J, 2] over c, from the second difference with centre [E]; float64 [E, J]."""
     second = _over_experts((losses - centre[:, None, None]).sum(axis=2), loss) / np.square(eps)[:, None]
-    return central_differences(losses, eps, loss) / np.maximum(np.abs(second) ** CURVATURE_POWER, 1.0)
+    return central_differences(losses, eps, loss) / exact.root(np.maximum(np.abs(second), 1.0), CURVATURE_ROOT)
 
 
 def _over_experts(difference: NDArray[np.float64], loss: Loss) -> NDArray[np.float64]:

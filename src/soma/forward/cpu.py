@@ -88,7 +88,7 @@ class CpuEngine(Engine):
             found = library(isa)
             if found is not None:
                 self.isa, self._library = isa, found
-                if found.soma_emulated():
+                if self.emulated:
                     log.info(
                         "the CPU engine emulates fused multiply-add: the same bytes as on other processors, but many "
                         "times slower; compute.engine: torch is faster."
@@ -98,6 +98,11 @@ class CpuEngine(Engine):
             f"the CPU engine ({wanted or 'any instruction set'}) is not built, or not for this processor; install a "
             "C++ compiler and reinstall the package, or set compute.engine to torch."
         )
+
+    @property
+    def emulated(self) -> bool:
+        """Return whether fused multiply-adds are emulated, which is slow."""
+        return bool(self._library.soma_emulated())
 
     def losses(
         self,

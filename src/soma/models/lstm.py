@@ -10,6 +10,8 @@ M parameters of a body (projections included).
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -33,9 +35,9 @@ def initialise(spec: LSTMSpec, stream: Stream) -> tuple[Tensor, Tensor]:
     theta = np.ones(spec.size)
     for i, slot in enumerate(spec.layout):
         if not slot.is_gain:
-            bound = slot.shape[1] ** -0.5
+            bound = 1 / math.sqrt(slot.shape[1])
             theta[slot.offset : slot.offset + slot.size] = bound * (2 * stream.uniform(slot.size, direction=i + 1) - 1)
-    head = stream.normal(spec.head_size).reshape(VOCABULARY, spec.embedding) * spec.embedding**-0.5
+    head = stream.normal(spec.head_size).reshape(VOCABULARY, spec.embedding) / math.sqrt(spec.embedding)
     return torch.from_numpy(theta.astype(np.float32)), torch.from_numpy(head.astype(np.float32))
 
 

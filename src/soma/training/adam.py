@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from soma.exact import power
+
 
 @dataclass(frozen=True)
 class Adam:
@@ -31,5 +33,5 @@ class Adam:
             gradient = gradient + self.weight_decay * weights
         m.mul_(self.beta1).add_((1 - self.beta1) * gradient)
         v.mul_(self.beta2).add_((1 - self.beta2) * (gradient * gradient))
-        corrected = v / (1 - self.beta2**update)
-        weights.sub_(lr * (m / (1 - self.beta1**update)) / (torch.sqrt(corrected) + self.delta))
+        corrected = v / (1 - power(self.beta2, update))
+        weights.sub_(lr * (m / (1 - power(self.beta1, update))) / (torch.sqrt(corrected) + self.delta))

@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from soma import exact
 from soma.cost import Ledger
 from soma.errors import SomaError
 from soma.rows import ITERATES
@@ -151,7 +152,7 @@ class Trainer:
         for i, (expert, shard) in enumerate(zip(self.experts, self.shards, strict=True)):
             ids = np.asarray(shard.validation[: s.plateau.windows])
             tokens = self.windows.crops(ids, np.zeros(len(ids), np.int64), self.run.window)
-            measured = float(self.learner.token_losses(i, tokens).mean())
+            measured = float(exact.mean(self.learner.token_losses(i, tokens)[None])[0])
             lr, eps = (scheduled(s.plateau, progress.schedule[i], x) for x in (s.lr, s.eps))
             progress.history.append((progress.update, expert, float(loss[i]), measured, lr, eps))
             progress.drawn.append((chains[i].get("data", ""), chains[i].get("probes", "")))

@@ -1,0 +1,174 @@
+"""The same bytes on every processor: weights, optimiser state and history after 20 updates, against committed hashes.
+
+The kernels of every instruction set that this machine runs, and those of every other compiler found here, must give
+the hashes in bytes.json, which were first made on a processor with AVX-512: no tolerance. After a change that is meant
+to change bytes, `python -m tests.training.test_bytes` writes the file again; say why in LOG.md.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from soma.forward import cpu
+from soma.runs import RunSpec
+from soma.settings.training import Training
+from soma.training.learner import LEARNERS, Shard
+from soma.training.loop import Trainer
+from tests.project import ROOT
+
+HASHES = Path(__file__).with_name("bytes.json")
+SOURCES = ROOT / "src/soma/forward/csrc"
+TEXT = np.frombuffer((ROOT / "LICENSE").read_bytes(), np.uint8)
+WINDOW = 40
+
+# Odd numbers of sequences, bytes and units, so that every vector width has lanes, rows and steps left over.
+BASE = {
+    "width": 15, "embedding": 20, "experts": 2, "n_pert": 3, "batch": 5, "crop": 11, "lr": 0.02, "eps": 0.01,
+    "head_lr": 0.02, "start": "random", "updates": 20, "milestones": [1.0],
+    "plateau": {"every": 4, "patience": 4, "windows": 3},
+}  # fmt: skip
+CASES: dict[str, dict[str, object]] = {
+    f"{head} {loss} {probe}": {"head": head, "loss": loss, "probe": probe}
+    for head in ("local", "shared-frozen")
+    for loss in ("independent", "summed")
+    for probe in ("sparse", "dense", "gaussian")
+}
+CASES |= {difference: {"difference": difference} for difference in ("one-sided", "curvature", "alternating")}
+CASES |= {
+    "accumulation": {"accumulation": 2},
+    "no projections": {"width": 20},
+    "more sequences than lanes": {"batch": 37, "n_pert": 2, "experts": 1},
+    "large logits": {"lr": 1.0, "head_lr": 1.0, "experts": 1},
+}
+
+
+class Windows:
+    """The license, cut into windows."""
+
+    text = TEXT
+
+    def crops(self, ids, offsets, length):
+        first = np.asarray(ids, np.int64) * WINDOW + offsets
+        return TEXT[first[:, None] + np.arange(length + 1)]
+
+
+def train(case: str, engine: cpu.CpuEngine) -> Trainer:
+    """Take 20 updates."""
+    settings = Training.model_validate(BASE | CASES[case])
+    run = RunSpec(
+        id="r", kind="arm", seed=1, start=None, shards="clusters-n2", window=WINDOW, settings=settings, milestones=(20,)
+    )  # fmt: skip
+    ids = np.arange((len(TEXT) - 1) // WINDOW, dtype=np.uint32)
+    shards = [Shard(ids[e + 3 :: 2], ids[:3]) for e in range(run.experts)]
+    experts, device = range(run.experts), torch.device("cpu")
+    learner = LEARNERS["spsa"](run, experts, Windows(), shards, engine, device, None)
+    trainer = Trainer(run, experts, Windows(), shards, learner)
+    trainer.train(lambda: None)
+    return trainer
+
+
+def digest(case: str, engine: cpu.CpuEngine) -> str:
+    """Hash all that 20 updates leave."""
+    trainer = train(case, engine)
+    learner, progress = trainer.learner, trainer.progress
+    out = hashlib.sha256()
+    for tensors in (learner.weights, learner.memory, progress.average):
+        for name in sorted(tensors):
+            out.update(tensors[name].numpy().tobytes())
+    out.update(np.array(progress.history).tobytes())
+    out.update(repr((progress.drawn, progress.schedule)).encode())
+    return out.hexdigest()
+
+
+def compiled(compiler: str, isa: str, folder: Path) -> ctypes.CDLL | None:
+    """Build the kernel with another compiler."""
+    flags = json.loads((SOURCES / "flags.json").read_text())
+    output = folder / f"{compiler}-{isa}.so"
+    command = [compiler, *flags["all"], *flags[isa], "-shared", "-fPIC", SOURCES / "engine.cpp", "-o", output]
+    subprocess.run(command, check=True)
+    return cpu.load(str(output))
+
+
+INSTALLED = [isa for isa in cpu.INSTRUCTION_SETS if cpu.library(isa) is not None]
+
+
+@pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+KNOWN = json.loads(HASHES.read_text())
+SLOW = ("local independent sparse", "shared-frozen summed gaussian", "curvature", "large logits")
+"""Cases for a kernel that emulates fused multiply-add."""
+
+
+def test_cases_decide_by_validation_losses_and_reach_large_logits():
+    """Otherwise the hashes would not cover the schedule, or the pass that guards exponentials."""
+    if not INSTALLED:
+        pytest.skip("no kernel runs on this machine")
+    assert KNOWN.keys() == CASES.keys()
+    assert len(set(KNOWN.values())) == len(CASES)
+    assert any(state.scale < 1 for state in train("large logits", cpu.CpuEngine()).progress.schedule)
+    learner = train("large logits", cpu.CpuEngine()).learner
+    hidden = learner.engine.hidden(learner.run.model, learner.theta, learner.head, TEXT[None, None, :40])
+    # The bound of csrc/network.h: Cauchy and Schwarz.
+    assert hidden.norm(dim=-1).max() * learner.head.norm(dim=-1).max() > 80
+
+
+@pytest.mark.parametrize("isa", INSTALLED)
+def test_every_instruction_set_gives_the_committed_bytes(isa, threads, monkeypatch):
+    monkeypatch.setenv("SOMA_CPU_ISA", isa)
+    engine = cpu.CpuEngine()
+    cases = SLOW if engine.emulated else CASES
+    assert {case: digest(case, engine) for case in cases} == {case: KNOWN[case] for case in cases}
+
+
+LESSER = {
+    "ATEN_CPU_CAPABILITY": "default",
+    "NPY_DISABLE_CPU_FEATURES": "AVX512_SPR AVX512_ICL AVX512_CLX AVX512_SKX AVX512F AVX2 FMA3 X86_V4 X86_V3",
+    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-AVX512F,-FMA,-FMA4",
+}
+"""What makes torch, numpy and the C library take their code for processors without vector extensions."""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="these switches are x86's")
+def test_libraries_written_for_other_processors_give_the_committed_bytes():
+    if not INSTALLED:
+        pytest.skip("no kernel runs on this machine")
+    command = [sys.executable, "-W", "ignore", "-m", "tests.training.test_bytes", "--print"]
+    told = subprocess.run(command, cwd=ROOT, env=os.environ | LESSER, capture_output=True, text=True, check=True)
+    assert json.loads(told.stdout) == KNOWN
+
+
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+def test_every_compiler_gives_the_committed_bytes(compiler, tmp_path):
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    if not INSTALLED:
+        pytest.skip("no kernel runs on this machine")
+    for isa in INSTALLED[:2]:
+        engine = cpu.CpuEngine(compiled(compiler, isa, tmp_path))
+        cases = SLOW if engine.emulated else CASES
+        assert {case: digest(case, engine) for case in cases} == {case: KNOWN[case] for case in cases}, isa
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    text = json.dumps({case: digest(case, cpu.CpuEngine()) for case in CASES}, indent=1) + "\n"
+    print(text) if "--print" in sys.argv else HASHES.write_text(text)
