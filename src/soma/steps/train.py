@@ -23,7 +23,7 @@ from soma.routing.shards import Shards
 from soma.runs import RunSpec, part_experts
 from soma.settings.training import Compute
 from soma.training.checkpoint import MILESTONES, WEIGHTS, Checkpoints, publish
-from soma.training.learner import LEARNERS, Shard, Start
+from soma.training.learner import Shard, Start, learner_of
 from soma.training.loop import HISTORY_COLUMNS, Interrupted, Progress, Trainer, restore_state, save_state
 
 log = logging.getLogger("soma.train")
@@ -90,7 +90,7 @@ def _train(
         "engine": engine.name,
         **origin,
     }
-    learner = LEARNERS[run.settings.method](run, experts, windows, own, engine, device, start)
+    learner = learner_of(run.settings.method)(run, experts, windows, own, engine, device, start)
     trainer = Trainer(run, experts, windows, own, learner)
     identity = sha256_json(facts)
     state_file = resume / "state.safetensors"
