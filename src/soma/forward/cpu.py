@@ -61,6 +61,8 @@ class CpuEngine(Engine):
     """The compiled kernel. It uses as many threads as torch does (`torch.set_num_threads`)."""
 
     name = "cpu"
+    source = "csrc/engine.cpp"
+    """What the library is compiled from; the digest of the code counts it (soma.digests)."""
 
     def __init__(self) -> None:
         """Loads the library for this machine, or for the instruction set that SOMA_CPU_ISA names.
