@@ -80,8 +80,6 @@ STEPS = {
     "summary": _Step(("soma.steps.report.write_summary",)),
 }
 """Every step, by the name of its command; a measurement's has its own name behind `measure-`."""
-_NO_ENGINE = ("train/eggroll", "evaluate")
-"""Labels that have no engine: EGGROLL uses none, and an evaluation of nothing else does not either."""
 
 
 def code(label: str) -> str:
@@ -171,7 +169,9 @@ class Package:
         step, *chosen = label.split("/")
         if step not in STEPS:
             raise SomaError(f"the code `{label}` is of no step; use one of {', '.join(STEPS)}.")
-        varies = STEPS[step].varies[: -1 if label in _NO_ENGINE else None]
+        varies = STEPS[step].varies
+        if chosen[:1] == ["eggroll"] or label == "evaluate":  # EGGROLL uses no engine, nor does evaluating its runs
+            varies = varies[:-1]
         if len(chosen) != len(varies):
             raise SomaError(f"the code `{label}` should name {len(varies)} thing(s) after the step (soma.digests).")
         yield from STEPS[step].starts

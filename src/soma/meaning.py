@@ -76,17 +76,9 @@ class _Reader(ast.NodeTransformer):
         self._in_class = outer
         return node
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return self._function(node)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
-        return self._function(node)
-
-    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-        return self._function(node)
-
     def _function(self, node: _Function) -> ast.AST:
-        arguments = [a for a in ast.walk(node.args) if isinstance(a, ast.arg)]
+        a = node.args
+        arguments = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]
         if not isinstance(node, ast.Lambda):
             if not node.decorator_list:  # a decorator may read them
                 node.returns = None
@@ -97,25 +89,15 @@ class _Reader(ast.NodeTransformer):
             node.returns = node.returns and self.visit(node.returns)
         self.visit(node.args)
         body = node.body if isinstance(node.body, list) else [node.body]
-        with_names = _Scope.of(body)
-        with_names.keep(a.arg for a in arguments)
-        self._enter(node, with_names)
+        scope = _Scope.of(body)
+        scope.keep(argument.arg for argument in arguments)
+        self._enter(node, scope)
         done = [self.visit(statement) for statement in body]
         node.body = done[0] if isinstance(node, ast.Lambda) else [statement for statement in done if statement]
         self._leave()
         return node
 
-    def visit_ListComp(self, node: ast.ListComp) -> ast.AST:
-        return self._comprehension(node)
-
-    def visit_SetComp(self, node: ast.SetComp) -> ast.AST:
-        return self._comprehension(node)
-
-    def visit_DictComp(self, node: ast.DictComp) -> ast.AST:
-        return self._comprehension(node)
-
-    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> ast.AST:
-        return self._comprehension(node)
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_Lambda = _function
 
     def _comprehension(self, node: _Comprehension) -> ast.AST:
         first = node.generators[0]
@@ -126,6 +108,8 @@ class _Reader(ast.NodeTransformer):
         self._leave()
         first.iter = outside
         return node
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _comprehension
 
     def _enter(self, node: ast.AST, scope: _Scope) -> None:
         if not self._scopes:
