@@ -36,7 +36,8 @@ from soma.probes import Probes
 from soma.rng import Stream
 from soma.runs import RunSpec
 from soma.settings.training import Training
-from soma.training.learner import Shard, SPSALearner
+from soma.training.learner import Shard
+from soma.training.methods.spsa import SPSALearner
 
 EPS = 1e-3
 

@@ -12,7 +12,6 @@ from soma.errors import SomaError
 from soma.manifest import write_json
 from soma.plan import make_plan
 from soma.report.table import significant
-from soma.workflow import code, code_files
 from tests.project import ROOT
 
 
@@ -83,22 +82,6 @@ def test_the_linter_has_nothing_to_say_that_we_do_not_know(project):
     assert [line for line in said if not line.startswith(tuple(KNOWN))] == []
     used = {match[1] for line in said if (match := re.search(r"uses variable (\w+)", line))}
     assert used == {"SOMA", "CONFIG", *FOLDERS}
-
-
-def test_a_step_knows_the_code_that_it_runs():
-    train = {p.name for p in code_files("train")}
-    assert {"loop.py", "spsa.py", "lstm.py", "probes.py", "windows.py", "engine.cpp"} <= train
-    assert not {"tables.py", "config.py", "kmeans.py", "sets.py"} & train
-    assert "choose.py" not in {p.name for p in code_files("download")}  # what is left out of a set is no new download
-    assert "shards.py" not in {p.name for p in code_files("features")}
-    steps = ("download", "encode", "sets", "features", "clusters", "shard", "train", "evaluate", "summarise", "report")
-    assert len({code(step) for step in steps}) == len(steps)
-
-
-def test_an_edit_of_one_measurement_is_no_reason_to_repeat_another():
-    names = {p.name for p in code_files("measure.active")}
-    assert {"experts.py", "measured.py", "published.py"} <= names
-    assert not {"objective.py", "estimator_variance.py", "benchmark.py"} & names
 
 
 def told(capsys, *words: str) -> list[str]:

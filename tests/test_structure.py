@@ -25,8 +25,8 @@ RULES = [ROOT / "Snakefile", *sorted((ROOT / "workflow/rules").glob("*.smk"))]
 
 # A module may import modules of its own line and of the lines above it.
 LAYERS = [
-    {"errors", "exact", "machine", "unwritable"},
-    {"rng", "manifest", "settings"},
+    {"errors", "exact", "machine", "meaning", "unwritable"},
+    {"digests", "manifest", "rng", "settings"},
     {"models", "provenance"},
     {"runs", "rows"},
     {"config"},

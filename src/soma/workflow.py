@@ -1,18 +1,18 @@
-"""What the Snakefile needs from Python: the configuration, the settings of each rule, and the code that a rule runs."""
+"""What the Snakefile needs from Python: the configuration, the settings of each rule, and the code behind runs."""
 
 from __future__ import annotations
 
-import ast
-import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from soma.config import Config, merge, read_yaml, resolve
-from soma.manifest import sha256_json, write_json
-
-_PACKAGE = Path(__file__).parent
+from soma.digests import code
+from soma.manifest import read_json, sha256_json, write_json
+from soma.plan import Plan
+from soma.runs import RunSpec
+from soma.settings.training import Compute
 
 
 def campaign_config(base: Path, overlay: Mapping[str, Any]) -> Config:
@@ -42,64 +42,71 @@ class Settings:
                 mark.write_text(self.digest(name))
 
 
-@cache
-def code(step: str) -> str:
-    """Digest of the code that a module of `soma.steps` runs: its import closure, compiled sources included.
+class RunCode:
+    """The code behind trained runs, which depends on the engine that each was trained with.
 
-    It stands in a rule's `params`, so that an edit reruns the rules whose code it touches. Comments, docstrings and
-    formatting do not count: to word something better must not retrain 256 experts.
+    It is the engine that the run's record names or, before there is one, what the configuration means; never what
+    happens to be installed here, since jobs may run elsewhere.
     """
-    digest = hashlib.sha256()
-    for path in code_files(step):
-        meaning = _meaning(path) if path.suffix == ".py" else path.read_bytes()
-        digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + meaning + b"\0")
-    return digest.hexdigest()
 
+    def __init__(self, plan: Plan, runs: Path) -> None:
+        """runs: folder of all runs."""
+        self.plan, self.runs = plan, runs
 
-def code_files(step: str) -> list[Path]:
-    """The files that `code` digests."""
-    todo, seen = [f"soma.steps.{step}"], set()
-    while todo:
-        path = _source(todo.pop())
-        if path is None or path in seen:
-            continue
-        seen.add(path)
-        todo += _imports(path)
-    compiled = {p for folder in {path.parent for path in seen} for p in folder.glob("csrc/*")}
-    return sorted(seen | compiled)
+    def train(self, run: RunSpec, part: str) -> str:
+        """Return the code of a training job, as `soma.digests.code` writes it."""
+        if run.settings.method == "eggroll":
+            return code("train/eggroll")
+        return _CodeOfRecord(lambda: code(f"train/{run.settings.method}/{self._engine(f'{run.id}/{part}')}"))
 
+    def evaluate(self, runs: Iterable[RunSpec]) -> str:
+        """Return the code of an evaluation of runs."""
+        engines = self._engines(run for run in runs if run.settings.method != "eggroll")
+        return code(f"evaluate/{engines}" if engines else "evaluate")
 
-@cache  # most files serve several steps
-def _meaning(path: Path) -> bytes:
-    """The syntax tree without docstrings."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(node, name, None)
-            if isinstance(block, list):
-                setattr(node, name, [statement for statement in block if not _is_text(statement)])
-    return ast.dump(tree).encode()
+    def measure(self, name: str) -> str:
+        """Return the code of a measurement at the checkpoints of runs."""
+        if name == "inference":  # it takes the runner that is best on the device, and no run's record says which
+            return code(f"measure-inference/{'cpu' if self.plan.config.compute.device == 'cpu' else 'triton'}+torch")
+        return code(f"measure-{name}/{self._engines(self.plan.measured_runs(name))}")
 
+    def _engines(self, runs: Iterable[RunSpec]) -> str:
+        return "+".join(sorted({self._engine(folder) for run in runs for folder in self.plan.folders(run)}))
 
-def _is_text(statement: ast.AST) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Constant)
-        and isinstance(statement.value.value, str)
-    )
-
-
-def _source(module: str) -> Path | None:
-    base = _PACKAGE.joinpath(*module.split(".")[1:])
-    return next((p for p in (base.with_suffix(".py"), base / "__init__.py") if p.is_file()), None)
+    def _engine(self, folder: str) -> str:
+        """Return the engine of a part of a run."""
+        record = self.runs / folder / "run.json"
+        try:
+            return _recorded_engine(record, record.stat().st_mtime_ns)
+        except FileNotFoundError:
+            return _meant_engine(self.plan.config.compute)
 
 
 @cache
-def _imports(path: Path) -> list[str]:
-    names = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return [name for name in names if name.split(".")[0] == "soma"]
+def _recorded_engine(record: Path, changed: int) -> str:
+    """Return the engine that a run's record names; a record is read once until it changes."""
+    return str(read_json(record)["engine"])
+
+
+def _meant_engine(compute: Compute) -> str:
+    """Return the engine of the configuration; `auto` means the one made for the device."""
+    if compute.engine != "auto":
+        return compute.engine
+    return "triton" if compute.device.startswith("cuda") else "cpu" if compute.device == "cpu" else "torch"
+
+
+class _CodeOfRecord(str):
+    """The code of a training job, found out again whenever Snakemake writes it down, which it does by `repr`.
+
+    Only when the job is done is it known which engine `auto` took on the machine that ran it.
+    """
+
+    found: Callable[[], str]
+
+    def __new__(cls, found: Callable[[], str]) -> _CodeOfRecord:
+        self = super().__new__(cls, found())
+        self.found = found
+        return self
+
+    def __repr__(self) -> str:
+        return repr(self.found())

@@ -3,13 +3,13 @@
 import re
 from pathlib import Path
 
-import pytest
 import yaml
 from tests.training.test_loop import spec, trained, trainer
 
 from soma.config import load, merge, read_yaml, resolve
 from soma.plan import make_plan
-from soma.training.learner import LEARNERS, SPSALearner
+from soma.training.learner import LEARNERS, learner_of
+from soma.training.methods.spsa import SPSALearner
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs/extending.md").read_text()
@@ -26,20 +26,12 @@ def test_the_arm_of_the_example_adds_its_runs_and_nothing_else():
     assert {run.id for run in after.runs.values()} - set(before.runs) == {f"soma-n2-wide-s{s}" for s in range(3)}
 
 
-@pytest.fixture
-def learners():
-    known = dict(LEARNERS)
-    yield LEARNERS
-    LEARNERS.clear()
-    LEARNERS.update(known)
-
-
-def test_the_method_of_the_example_trains_in_the_same_loop(learners):
-    scope: dict = {}
-    exec(blocks("python")[0], scope)
-    assert issubclass(learners["sign-spsa"], SPSALearner)
+def test_the_method_of_the_example_trains_in_the_same_loop(tmp_path, monkeypatch):
+    (tmp_path / "sign_spsa.py").write_text(blocks("python")[0])
+    monkeypatch.syspath_prepend(tmp_path)
     plain = trained(spec())
-    learners["spsa"] = learners["sign-spsa"]  # under a name that the settings know
+    monkeypatch.setitem(LEARNERS, "spsa", "sign_spsa:SignSPSALearner")  # under a name that the settings know
+    assert issubclass(learner_of("spsa"), SPSALearner)
     signed = trainer(spec())
     body, _, _ = signed.learner.gradients(0, [signed.learner._batch(0, 0)], lambda x: [x, x])
     assert set(body.unique().tolist()) <= {-1.0, 0.0, 1.0}

@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from soma.estimators.bptt import gradient
-from soma.forward.head import decoder_gradient
 from soma.forward.engine import create
+from soma.forward.head import decoder_gradient
 from soma.forward.torch_engine import TorchEngine
 from soma.models import lstm
 from soma.models.count import operations_per_token

@@ -191,7 +191,7 @@ def test_a_gpu_has_triton_or_else_torch(monkeypatch: pytest.MonkeyPatch) -> None
             make_runner(*arguments, "triton", "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr("soma.inference.triton_runner.TritonRunner", lambda *_: "triton")
-    monkeypatch.setattr("soma.inference.model.BatchedRunner", lambda *_: "torch")
+    monkeypatch.setattr("soma.inference.batched.BatchedRunner", lambda *_: "torch")
     assert make_runner(*arguments, "auto", "cuda:1") == "triton"
     assert make_runner(*arguments, "torch", "cuda:1") == "torch"
     monkeypatch.setattr("soma.inference.model.find_spec", lambda _: None)

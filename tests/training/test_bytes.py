@@ -25,7 +25,7 @@ import torch
 from soma.forward import cpu
 from soma.runs import RunSpec
 from soma.settings.training import Training
-from soma.training.learner import LEARNERS, Shard
+from soma.training.learner import Shard, learner_of
 from soma.training.loop import Trainer
 from tests.project import ROOT
 
@@ -74,7 +74,7 @@ def train(case: str, engine: cpu.CpuEngine) -> Trainer:
     ids = np.arange((len(TEXT) - 1) // WINDOW, dtype=np.uint32)
     shards = [Shard(ids[e + 3 :: 2], ids[:3]) for e in range(run.experts)]
     experts, device = range(run.experts), torch.device("cpu")
-    learner = LEARNERS["spsa"](run, experts, Windows(), shards, engine, device, None)
+    learner = learner_of("spsa")(run, experts, Windows(), shards, engine, device, None)
     trainer = Trainer(run, experts, Windows(), shards, learner)
     trainer.train(lambda: None)
     return trainer

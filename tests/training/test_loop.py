@@ -22,7 +22,7 @@ from soma.runs import RunSpec
 from soma.settings.training import Training
 from soma.training.adam import Adam
 from soma.training.checkpoint import MEMORY, Checkpoints, tensor_name
-from soma.training.learner import LEARNERS, Shard, Start
+from soma.training.learner import Shard, Start, learner_of
 from soma.training.loop import Interrupted, Trainer, restore_state, save_state
 
 TEXT = np.frombuffer((Path(__file__).parent.parent.parent / "LICENSE").read_bytes(), np.uint8)
@@ -65,7 +65,8 @@ def some_start(run):
 
 def trainer(run, experts=range(2), start=None, engine="torch"):
     shards = [SHARDS[e] for e in experts]
-    learner = LEARNERS[run.settings.method](run, experts, Windows(), shards, create(engine), torch.device("cpu"), start)
+    make = learner_of(run.settings.method)
+    learner = make(run, experts, Windows(), shards, create(engine), torch.device("cpu"), start)
     return Trainer(run, experts, Windows(), shards, learner)
 
 
@@ -351,7 +352,7 @@ def test_variance_of_summed_over_independent_losses_on_a_trained_ensemble():
     """Proposition 1 where it is used: four trained experts, one batch, dense probes, backpropagation as reference."""
     run, n = spec(experts=4, updates=40, probe="dense"), 4
     shards = [SHARDS[e % 2] for e in range(n)]
-    learner = LEARNERS["spsa"](run, range(n), Windows(), shards, create("auto"), torch.device("cpu"))
+    learner = learner_of("spsa")(run, range(n), Windows(), shards, create("auto"), torch.device("cpu"), None)
     Trainer(run, range(n), Windows(), shards, learner).train(lambda: None)
     tokens = learner._batch(99, 0)
     exact = bptt.gradient(run.model, learner.theta, learner.head, [tokens], "decoder")[0].double().numpy()

@@ -13,7 +13,7 @@ import pytest
 from soma.cli import main
 from soma.cost import Ledger, actual_elapsed_seconds
 from soma.manifest import sha256_file
-from tests.project import Project
+from tests.project import Project, planned_jobs
 from tests.workflow.test_toy import train_command
 
 pytestmark = pytest.mark.workflow
@@ -162,3 +162,22 @@ def test_a_clock_that_jumps_changes_no_duration_but_the_span_over_sessions(monke
     assert ledger.seconds["update"] == 10.0
     assert ledger.sessions == [[1000.0, 1003.0], [10.0, 17.0]]
     assert actual_elapsed_seconds([ledger]) == 993.0
+
+
+def test_a_run_is_known_by_the_engine_that_it_took(copied):
+    """`auto` means the compiled engine, but where it is not built, torch trains; that is no reason to train again."""
+    for library in copied.folder.glob("src/soma/*/*.so"):
+        library.unlink()
+    evaluation = "results/toy/evaluation/test/soma-n2.parquet"
+    copied.snakemake(TARGET, evaluation, config="config/changed.yaml")
+    folder = (copied.folder / TARGET).parent
+    assert json.loads((folder / "run.json").read_text())["engine"] == "torch"
+
+    def planned(target):
+        done = copied.snakemake(target, "-n", config="config/changed.yaml")
+        return planned_jobs(done.stdout + done.stderr)
+
+    assert planned(evaluation) == {}
+    path = copied.folder / "src/soma/forward/torch_engine.py"
+    path.write_text(path.read_text().replace("_TIME_CHUNK = 64", "_TIME_CHUNK = 32"))
+    assert planned(TARGET) == {"train_expert": 1}

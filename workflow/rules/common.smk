@@ -5,13 +5,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from soma import provenance, unwritable
+from soma.digests import code
 from soma.errors import SomaError
 from soma.manifest import write_json
 from soma.plan import EARLY
 from soma.plan import MEASUREMENTS as MEASUREMENTS_OF_RUNS
 from soma.plan import make_plan, settings_files
 from soma.steps.campaign import write_manifest
-from soma.workflow import Settings, campaign_config, code
+from soma.workflow import RunCode, Settings, campaign_config
 
 
 @contextmanager
@@ -55,6 +56,7 @@ TIMED = ("reference", "inference")
 
 ROLES = ["validation", "test", "external"]
 SETTINGS = Settings(settings_files(PLAN), Path(RESULTS) / "settings")
+CODE = RunCode(PLAN, Path(RUNS))
 SOMA = f"{shlex.quote(sys.executable)} -m soma.cli"
 
 

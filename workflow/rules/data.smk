@@ -1,6 +1,11 @@
 # Sources to documents, documents to bytes, bytes to evaluation sets.
 
 
+def kind_of(source):
+    """What a source is, in its settings."""
+    return SETTINGS.values[f"source-{source}"]["source"]["source"]
+
+
 def source_of(role):
     """Which download a role reads: a set that is held out by position reads the training source."""
     return role if f"source-{role}" in SETTINGS.values else "train"
@@ -18,7 +23,7 @@ rule download:
         mem_mb=2000,
         runtime=1440,
     params:
-        code=code("download"),
+        code=lambda wc: code(f"download/{kind_of(wc.source)}"),
         settings=lambda wc: settings(f"source-{wc.source}"),
         file=lambda wc: SETTINGS.path(f"source-{wc.source}"),
     message:
@@ -65,7 +70,7 @@ rule evaluation_set:
         mem_mb=4000,
         runtime=240,
     params:
-        code=code("sets"),
+        code=code("build-set"),
         settings=lambda wc: settings(f"set-{wc.role}"),
         file=lambda wc: SETTINGS.path(f"set-{wc.role}"),
     message:

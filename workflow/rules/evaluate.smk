@@ -40,7 +40,7 @@ rule evaluate:
         mem_mb=8000,
         runtime=1440,
     params:
-        code=code("evaluate"),
+        code=lambda wc: CODE.evaluate(group_runs(wc.group)),
         settings=lambda wc: settings(f"evaluate-{wc.group}"),
         file=lambda wc: SETTINGS.path(f"evaluate-{wc.group}"),
         compute=SETTINGS.path("compute"),
@@ -73,7 +73,7 @@ rule measure:
         mem_mb=16000,
         runtime=1440,
     params:
-        code=lambda wc: code(f"measure.{wc.measured.replace('-', '_')}"),
+        code=lambda wc: CODE.measure(wc.measured),
         settings=lambda wc: settings(f"measure-{wc.measured}"),
         file=lambda wc: SETTINGS.path(f"measure-{wc.measured}"),
         compute=SETTINGS.path("compute"),
@@ -192,7 +192,7 @@ rule evaluate_chosen:
         mem_mb=8000,
         runtime=240,
     params:
-        code=code("evaluate"),
+        code=lambda wc: CODE.evaluate(group_runs("tuning")),
         compute=SETTINGS.path("compute"),
     message:
         "Evaluating the chosen settings on test, once"
@@ -230,7 +230,7 @@ rule summarise_costs:
         mem_mb=2000,
         runtime=10,
     params:
-        code=code("costs"),
+        code=code("summarise-costs"),
         settings=settings("campaign"),
         file=SETTINGS.path("campaign"),
     message:

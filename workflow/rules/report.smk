@@ -111,7 +111,7 @@ rule table:
         mem_mb=2000,
         runtime=10,
     params:
-        code=code("report"),
+        code=code("table"),
         settings=settings("campaign"),
         file=SETTINGS.path("campaign"),
     message:
@@ -140,7 +140,7 @@ rule figure:
         mem_mb=2000,
         runtime=10,
     params:
-        code=code("report"),
+        code=code("figure"),
         settings=settings("campaign"),
         file=SETTINGS.path("campaign"),
     message:
@@ -184,7 +184,7 @@ rule summary:
         mem_mb=2000,
         runtime=10,
     params:
-        code=code("report"),
+        code=code("summary"),
         settings=settings("campaign"),
         file=SETTINGS.path("campaign"),
     message:

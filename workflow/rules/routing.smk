@@ -14,7 +14,7 @@ rule features:
         mem_mb=16000,
         runtime=120,
     params:
-        code=code("features"),
+        code=code("fit-features"),
         settings=settings("features"),
         file=SETTINGS.path("features"),
     message:
@@ -38,7 +38,7 @@ rule vectors:
         mem_mb=16000,
         runtime=720,
     params:
-        code=code("features"),
+        code=code("transform"),
         settings=settings("vectors"),
         file=SETTINGS.path("vectors"),
     message:
@@ -62,7 +62,7 @@ rule fit_router:
         mem_mb=8000,
         runtime=240,
     params:
-        code=code("clusters"),
+        code=code("fit-router"),
         settings=settings("router"),
         file=SETTINGS.path("router"),
     message:
@@ -89,7 +89,7 @@ rule assign:
         mem_mb=8000,
         runtime=240,
     params:
-        code=code("clusters"),
+        code=code("assign"),
         settings=settings("assign"),
         file=SETTINGS.path("assign"),
     message:

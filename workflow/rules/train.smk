@@ -26,7 +26,7 @@ rule train_seed:
         mem_mb=lambda wc: 4000 * workers_of(PLAN.runs[wc.run]),
         runtime=1440,
     params:
-        code=code("train"),
+        code=lambda wc: CODE.train(PLAN.runs[wc.run], wc.part),
         settings=lambda wc: settings(f"run-{wc.run}"),
         file=lambda wc: SETTINGS.path(f"run-{wc.run}"),
         start=lambda wc: flag("start", PLAN.start_folders(PLAN.runs[wc.run], wc.part)),

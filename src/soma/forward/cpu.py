@@ -68,6 +68,8 @@ class CpuEngine(Engine):
 
     name = "cpu"
     exact = True
+    source = "csrc/engine.cpp"
+    """What the library is compiled from; the digest of the code counts it (soma.digests)."""
 
     def __init__(self, built: ctypes.CDLL | None = None) -> None:
         """Load the library for this machine, or for the instruction set that SOMA_CPU_ISA names.

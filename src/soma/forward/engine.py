@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from importlib.util import find_spec
+from pkgutil import resolve_name
 
 import numpy as np
 import torch
@@ -68,37 +69,49 @@ class Engine(ABC):
         return probes.combine(coefficients)
 
 
+ENGINES = {
+    "cpu": "soma.forward.cpu:CpuEngine",
+    "triton": "soma.forward.triton_engine:TritonEngine",
+    "torch": "soma.forward.torch_engine:TorchEngine",
+    "reference": "soma.forward.reference:ReferenceEngine",
+}
+"""Where the class of each engine is. Imported when used, so that what one engine computed depends on no other."""
+
+
 def create(name: str, device: str = "cpu") -> Engine:
     """The engine called `name`; `auto` is the best one present on the device.
 
     Raises:
         SomaError: if the engine or the device is not available here.
     """
-    from soma.forward import cpu
-    from soma.forward.reference import ReferenceEngine
-    from soma.forward.torch_engine import TorchEngine
-
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise SomaError(f"compute.device is {device}, but torch sees no CUDA device here; use cpu or a CUDA machine.")
     # cuDNN and cuBLAS may round operands to TF32 by default, which an eps of 1e-3 does not survive (DEVIATIONS.md).
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
-    if name == "triton" or (name == "auto" and device.startswith("cuda") and find_spec("triton") is not None):
-        if not device.startswith("cuda"):
-            raise SomaError("compute.engine is triton, which needs a CUDA device; use auto, cpu or torch.")
-        try:
-            from soma.forward.triton_engine import TritonEngine
-        except ImportError:
-            raise SomaError(
-                "compute.engine is triton, which is not installed; install a CUDA build of torch or use torch."
-            ) from None
-        return TritonEngine(torch.device(device))
-    if name == "cpu" or (name == "auto" and device == "cpu" and cpu.available()):
-        return cpu.CpuEngine()
-    if name == "auto" and device == "cpu":
+    name = _best(device) if name == "auto" else name
+    if name not in ENGINES:
+        raise SomaError(f"compute.engine is `{name}`; use auto, cpu, triton, torch or reference.")
+    if name == "triton" and not device.startswith("cuda"):
+        raise SomaError("compute.engine is triton, which needs a CUDA device; use auto, cpu or torch.")
+    try:
+        engine = resolve_name(ENGINES[name])
+    except ImportError:
+        if name != "triton":
+            raise
+        raise SomaError(
+            "compute.engine is triton, which is not installed; install a CUDA build of torch or use torch."
+        ) from None
+    made: Engine = engine(torch.device(device)) if name in ("triton", "torch") else engine()
+    return made
+
+
+def _best(device: str) -> str:
+    """The fastest engine that is here."""
+    if device.startswith("cuda"):
+        return "torch" if find_spec("triton") is None else "triton"
+    if device == "cpu" and resolve_name("soma.forward.cpu:available")():
+        return "cpu"
+    if device == "cpu":
         log.info("the compiled CPU engine is not built for this machine; using torch, about three times slower.")
-    if name in ("auto", "torch"):
-        return TorchEngine(torch.device(device))
-    if name == "reference":
-        return ReferenceEngine()
-    raise SomaError(f"compute.engine is `{name}`; use auto, cpu, triton, torch or reference.")
+    return "torch"

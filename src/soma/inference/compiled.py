@@ -40,6 +40,8 @@ class CompiledRunner(Runner):
     """Experts packed for the kernel. It uses as many threads as torch does (`torch.set_num_threads`)."""
 
     name = "cpu"
+    source = "csrc/infer.cpp"
+    """What the library is compiled from; the digest of the code counts it (soma.digests)."""
 
     def __init__(self, spec: LSTMSpec, bodies: Tensor, heads: Tensor) -> None:
         super().__init__(spec, bodies, heads)

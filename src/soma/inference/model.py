@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,7 @@ from torch import Tensor
 from soma.ensemble import mixture_losses
 from soma.errors import SomaError
 from soma.forward.engine import create
-from soma.inference import compiled, folder
-from soma.inference.batched import BatchedRunner
-from soma.inference.compiled import CompiledRunner
-from soma.inference.evaluator import EvaluatorRunner
+from soma.inference import folder
 from soma.inference.generation import Generation, generate
 from soma.inference.route import PrefixRouter
 from soma.inference.runner import Runner, grouped
@@ -208,6 +206,15 @@ class Ensemble:
         return generate(self.generation(prompt), Sampling(temperature, top_k, top_p, seed), length)
 
 
+RUNNERS = {
+    "cpu": "soma.inference.compiled:CompiledRunner",
+    "triton": "soma.inference.triton_runner:TritonRunner",
+    "torch": "soma.inference.batched:BatchedRunner",
+    "evaluator": "soma.inference.evaluator:EvaluatorRunner",
+}
+"""Where the class of each runner is. Imported when used, so that what was measured with one depends on no other."""
+
+
 def make_runner(spec: LSTMSpec, bodies: Tensor, heads: Tensor, engine: str, device: str) -> Runner:
     """The runner called `engine`; `auto` is the device's kernels if they are there, else torch.
 
@@ -218,22 +225,30 @@ def make_runner(spec: LSTMSpec, bodies: Tensor, heads: Tensor, engine: str, devi
         raise SomaError(f"the device is {device}, but torch sees no CUDA device here; use cpu or a CUDA machine.")
     torch.backends.cuda.matmul.allow_tf32 = False  # as in training and evaluation (DEVIATIONS.md)
     torch.backends.cudnn.allow_tf32 = False
+    engine = _best(device) if engine == "auto" else engine
+    if engine not in RUNNERS:
+        raise SomaError(f"the engine is `{engine}`; use auto, cpu, torch, triton or evaluator.")
     if engine == "cpu" and device != "cpu":
         raise SomaError(f"the engine cpu does not run on {device}; use auto or torch.")
-    if engine == "cpu" or (engine == "auto" and device == "cpu" and compiled.available()):
-        return CompiledRunner(spec, bodies, heads)
-    if engine == "triton" or (engine == "auto" and device.startswith("cuda") and find_spec("triton") is not None):
-        if not device.startswith("cuda") and os.environ.get("TRITON_INTERPRET") != "1":
-            raise SomaError("the engine is triton, which needs a CUDA device; use auto, cpu or torch.")
-        try:
-            from soma.inference.triton_runner import TritonRunner
-        except ImportError:
-            raise SomaError(
-                "the engine is triton, which is not installed; install a CUDA build of torch or use torch."
-            ) from None
-        return TritonRunner(spec, bodies, heads, torch.device(device))
-    if engine in ("auto", "torch"):
-        return BatchedRunner(spec, bodies, heads, torch.device(device))
+    if engine == "triton" and not device.startswith("cuda") and os.environ.get("TRITON_INTERPRET") != "1":
+        raise SomaError("the engine is triton, which needs a CUDA device; use auto, cpu or torch.")
+    try:
+        runner = resolve_name(RUNNERS[engine])
+    except ImportError:
+        if engine != "triton":
+            raise
+        raise SomaError(
+            "the engine is triton, which is not installed; install a CUDA build of torch or use torch."
+        ) from None
+    where: list[Any] = [] if engine == "cpu" else [torch.device(device)]
     if engine == "evaluator":
-        return EvaluatorRunner(spec, bodies, heads, create("auto", device), torch.device(device))
-    raise SomaError(f"the engine is `{engine}`; use auto, cpu, torch, triton or evaluator.")
+        where = [create("auto", device), *where]
+    made: Runner = runner(spec, bodies, heads, *where)
+    return made
+
+
+def _best(device: str) -> str:
+    """The fastest runner that is here."""
+    if device.startswith("cuda") and find_spec("triton") is not None:
+        return "triton"
+    return "cpu" if device == "cpu" and resolve_name("soma.inference.compiled:available")() else "torch"

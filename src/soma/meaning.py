@@ -1,0 +1,284 @@
+"""What of a source text has a meaning: Python without docstrings, annotations that nothing reads and the names of local
+variables, C++ without comments and spaces. Where it is not certain that a word means nothing, it stays."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+_READS_NAMES = {"locals", "vars", "dir", "eval", "exec"}
+"""Functions that see what a local variable is called."""
+
+
+@dataclass
+class Meaning:
+    """What a statement of a module says, and what it uses."""
+
+    text: str = ""
+    names: set[str] = field(default_factory=set)
+    """Names of the module (or built in) with the attributes that follow: `spsa.estimate`."""
+    imports: set[str] = field(default_factory=set)
+    """The same of what it imports itself, from the full name on: `soma.estimators.spsa.estimate`."""
+    loads: set[str] = field(default_factory=set)
+    """Full names of what it imports itself, used or not."""
+    sources: set[str] = field(default_factory=set)
+    """C++ files that it names."""
+
+
+def of_statement(statement: ast.stmt) -> Meaning:
+    """Return the meaning of a statement at the top of a module; the statement itself is changed."""
+    reader = _Reader()
+    reader.found.text = _text(reader.visit(statement))
+    return reader.found
+
+
+def bindings(statement: ast.Import | ast.ImportFrom) -> dict[str, str]:
+    """Return the full name of what every name stands for that an import binds."""
+    if isinstance(statement, ast.Import):
+        whole = {alias.asname: alias.name for alias in statement.names if alias.asname}
+        return whole | {(first := alias.name.split(".")[0]): first for alias in statement.names if not alias.asname}
+    if statement.level or statement.module is None or any(alias.name == "*" for alias in statement.names):
+        raise ValueError(f"`{ast.unparse(statement)}` does not say what it imports; write it out")
+    return {alias.asname or alias.name: f"{statement.module}.{alias.name}" for alias in statement.names}
+
+
+class _Reader(ast.NodeTransformer):
+    """Takes out what means nothing, numbers local variables, and notes what is used."""
+
+    def __init__(self) -> None:
+        self.found = Meaning()
+        self._scopes: list[_Scope] = []
+        self._in_class = self._renames = False
+        self._locals = 0
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if is_text else self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if isinstance(node.value, str) and node.value.endswith(".cpp"):
+            self.found.sources.add(node.value)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        """A field's annotation is read, by pydantic say; a variable's is not."""
+        if self._in_class:
+            return self.generic_visit(node)
+        return self.visit(ast.Assign([node.target], node.value)) if node.value else None
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        outer, self._in_class = self._in_class, True
+        self.generic_visit(node)
+        self._in_class = outer
+        return node
+
+    def _function(self, node: _Function) -> ast.AST:
+        a = node.args
+        arguments = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]
+        if not isinstance(node, ast.Lambda):
+            if not node.decorator_list:  # a decorator may read them
+                node.returns = None
+                for argument in arguments:
+                    argument.annotation = None
+            # All of these are evaluated outside of the function's own scope.
+            node.decorator_list = [self.visit(d) for d in node.decorator_list]
+            node.returns = node.returns and self.visit(node.returns)
+        self.visit(node.args)
+        body = node.body if isinstance(node.body, list) else [node.body]
+        scope = _Scope.of(body)
+        scope.keep(argument.arg for argument in arguments)
+        self._enter(node, scope)
+        done = [self.visit(statement) for statement in body]
+        node.body = done[0] if isinstance(node, ast.Lambda) else [statement for statement in done if statement]
+        self._leave()
+        return node
+
+    visit_FunctionDef = visit_AsyncFunctionDef = visit_Lambda = _function
+
+    def _comprehension(self, node: _Comprehension) -> ast.AST:
+        first = node.generators[0]
+        outside = self.visit(first.iter)  # evaluated where the comprehension stands
+        first.iter = ast.Constant(None)
+        self._enter(node, _Scope.of([generator.target for generator in node.generators]))
+        self.generic_visit(node)
+        self._leave()
+        first.iter = outside
+        return node
+
+    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _comprehension
+
+    def _enter(self, node: ast.AST, scope: _Scope) -> None:
+        if not self._scopes:
+            inside = list(ast.walk(node))
+            told = any(isinstance(n, ast.Name) and n.id in _READS_NAMES for n in inside)
+            # A class in a function has names of its own, which are attributes: to tell them apart is not worth it.
+            self._renames = not told and not any(isinstance(n, ast.ClassDef) for n in inside)
+            self._locals = 0
+        if self._renames:
+            self._locals = scope.number(self._locals)
+        scope.in_class, self._in_class = self._in_class, False
+        self._scopes.append(scope)
+
+    def _leave(self) -> None:
+        self._in_class = self._scopes.pop().in_class
+
+    def _scope_of(self, name: str) -> _Scope | None:
+        """Return the scope that binds a name, or nothing where it is the module's."""
+        scope = next((scope for scope in reversed(self._scopes) if name in scope), None)
+        return None if scope is None or name in scope.globals else scope
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        return self._used(node, node, "")
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        root: ast.expr = node
+        words = []
+        while isinstance(root, ast.Attribute):
+            words.append(root.attr)
+            root = root.value
+        return self._used(node, root, "".join(f".{w}" for w in reversed(words)))
+
+    def _used(self, node: ast.Name | ast.Attribute, root: ast.expr, attributes: str) -> ast.AST:
+        if not isinstance(root, ast.Name):
+            return self.generic_visit(node)
+        scope = self._scope_of(root.id)
+        if scope is None:
+            self.found.names.add(root.id + attributes)
+        elif root.id in scope.imports:
+            self.found.imports.add(scope.imports[root.id] + attributes)
+        else:
+            root.id = scope.names[root.id]
+        return node
+
+    def visit_Nonlocal(self, node: ast.Nonlocal) -> ast.AST:
+        scopes = {name: self._scope_of(name) for name in node.names}
+        node.names = [scope.names.get(name, name) if scope else name for name, scope in scopes.items()]
+        return node
+
+    def visit_Import(self, node: ast.Import) -> ast.AST:
+        self.found.loads.update(alias.name for alias in node.names)
+        return node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        self.found.loads.update(bindings(node).values())
+        return node
+
+
+@dataclass
+class _Scope:
+    """The names that a function or a comprehension binds."""
+
+    names: dict[str, str] = field(default_factory=dict)
+    """What each is written as."""
+    kept: set[str] = field(default_factory=set)
+    """Those that are parameters, functions or classes, or bound where the syntax tree has mere text."""
+    imports: dict[str, str] = field(default_factory=dict)
+    globals: set[str] = field(default_factory=set)
+    in_class: bool = False
+    """Whether it stands in the body of a class."""
+
+    @classmethod
+    def of(cls, nodes: list[ast.stmt] | list[ast.expr]) -> _Scope:
+        scope = cls()
+        outer: set[str] = set()
+        for node in _own(nodes):
+            match node:
+                case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                    scope.names[name] = name
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    scope.keep([name])
+                case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                    scope.keep([name])
+                case ast.MatchMapping(rest=str(name)):
+                    scope.keep([name])
+                case ast.Import() | ast.ImportFrom():
+                    scope.imports |= bindings(node)
+                    scope.keep(bindings(node))
+                case ast.Global(names=names):
+                    scope.globals.update(names)
+                case ast.Nonlocal(names=names):
+                    outer.update(names)
+        for name in outer:
+            scope.names.pop(name, None)
+        return scope
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.names or name in self.globals
+
+    def keep(self, names: Iterator[str] | list[str] | dict[str, str]) -> None:
+        for name in names:
+            self.names[name] = name
+            self.kept.add(name)
+
+    def number(self, first: int) -> int:
+        """Number the names that are not kept, which no program can see, in the order in which they are bound."""
+        free = [name for name in self.names if name not in self.kept | self.globals]
+        self.names |= {name: str(i) for i, name in enumerate(free, first)}
+        return first + len(free)
+
+
+def _own(nodes: list[ast.stmt] | list[ast.expr]) -> Iterator[ast.AST]:
+    """Yield the nodes of a scope, without those of functions, classes and comprehensions in it."""
+    todo: list[ast.AST] = list(reversed(nodes))
+    while todo:
+        node = todo.pop()
+        yield node
+        if not isinstance(node, _Function | _Comprehension | ast.ClassDef):
+            todo += reversed(list(ast.iter_child_nodes(node)))
+
+
+def _text(node: object) -> str:
+    """Write a syntax tree in the same way in every version of Python: fields that are empty are left out."""
+    if isinstance(node, ast.AST):
+        fields = (
+            f"{name}={_text(value)}" for name, value in ast.iter_fields(node) if value is not None and value != []
+        )
+        return f"{type(node).__name__}({', '.join(fields)})"
+    if isinstance(node, list):
+        return f"[{', '.join(_text(item) for item in node)}]"
+    return repr(node)
+
+
+_CPP = re.compile(
+    r"""
+    (?P<blank> (?: [^\S\n] | \\\r?\n | //(?:\\\r?\n|[^\n])* | /\*.*?\*/ )+ )
+    | (?P<line> \n )
+    | (?P<word> (?:u8|[uUL])? R"(?P<mark>[^()\\\s]*)\( .*? \)(?P=mark)"
+        | (?:u8|[uUL])? "(?:\\.|[^"\\\n])*"
+        | (?:u8|[uUL])? '(?:\\.|[^'\\\n])*'
+        | \.?\d (?: [eEpP][+-] | '\w | [\w.] )*
+        | [^\W\d]\w*
+        | <<= | >>= | <=> | \.\.\. | ->\* | :: | -> | \+\+ | -- | << | >> | && | \|\| | \#\# | \.\*
+        | [-+*/%&|^<>=!]=
+        | . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def of_cpp(source: str) -> str:
+    """Return the words of a C++ file; a line of the preprocessor stays one, and its spaces may mean something."""
+    words: list[str] = []
+    directive, begins = False, True
+    for found in _CPP.finditer(source):
+        if found["line"]:
+            if directive:
+                words.append("\n")
+            directive, begins = False, True
+        elif found["blank"]:
+            if directive:
+                words.append(" ")
+        else:
+            directive = directive or (begins and found["word"] == "#")
+            begins = False
+            words.append(found["word"])
+    return "\x1f".join(words).replace("\x1f \x1f\n", "\x1f\n")
+
+
+def includes(source: str) -> list[str]:
+    """Return the files of its own that a C++ file includes."""
+    return re.findall(r'^\s*#\s*include\s*"([^"]+)"', source, re.MULTILINE)

@@ -1,0 +1,1 @@
+"""Methods: learners, a module each; `soma.training.learner.LEARNERS` names them."""

@@ -1,0 +1,48 @@
+"""Experts that learn from differences of losses along random directions."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from soma.estimators import spsa
+from soma.probes import Probes
+from soma.rng import Stream
+from soma.training.learner import LSTMLearner, Scheduled
+
+
+class SPSALearner(LSTMLearner):
+    """Differences of losses for the body, the delta rule for the head (docs/paper.md section 4).
+
+    With `alternating` differences the directions are numbered by pairs of updates: 2t and 2t + 1 use those of t.
+    """
+
+    def gradients(
+        self, update: int, batches: list[NDArray[np.uint8]], scheduled: Scheduled
+    ) -> tuple[Tensor, Tensor | None, NDArray[np.float64]]:
+        s = self.run.settings
+        stream = Stream.named(self.run.seed, self.run.kind, "probe")
+        number, side = spsa.turn(s.difference, update)
+        probes = [
+            Probes(
+                self.run.model, stream, s.probe, number, tuple(self.experts), range(a * s.n_pert, (a + 1) * s.n_pert)
+            )
+            for a in range(s.accumulation)
+        ]
+        for i, expert in enumerate(self.experts):
+            addresses = (repr((p.stream.key, p.kind, p.update, expert, p.directions)) for p in probes)
+            self._chain(i, "probes", *(address.encode() for address in addresses))
+        estimate = spsa.estimate(
+            self.engine, self.run.model, self.theta, self.head, batches, probes, scheduled(s.eps),
+            s.loss, s.difference, side,
+        )  # fmt: skip
+        body = torch.from_numpy(estimate.gradient.astype(np.float32)).to(self.device)
+        return body, self._head_gradient(batches) if self.run.trains_head else None, estimate.loss
+
+    def _head_gradient(self, batches: list[NDArray[np.uint8]]) -> Tensor:
+        total = torch.zeros_like(self.head)
+        for tokens in batches:
+            total += self.engine.head_gradient(self.run.model, self.theta, self.head, tokens)
+        return total / len(batches)
