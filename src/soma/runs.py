@@ -39,6 +39,8 @@ class RunSpec(Model):
     """Everything else, with the budget resolved to updates."""
     milestones: tuple[int, ...]
     """Updates after which a checkpoint is kept; the last is the budget."""
+    leg: int | None = None
+    """Update whose resume state is published, so that the rest of the run can be replayed; null: none."""
 
     @property
     def experts(self) -> int:

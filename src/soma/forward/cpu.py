@@ -61,6 +61,7 @@ class CpuEngine(Engine):
     """The compiled kernel. It uses as many threads as torch does (`torch.set_num_threads`)."""
 
     name = "cpu"
+    exact = True
 
     def __init__(self) -> None:
         """Loads the library for this machine, or for the instruction set that SOMA_CPU_ISA names.

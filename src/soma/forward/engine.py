@@ -29,6 +29,8 @@ class Engine(ABC):
     """Forward passes of experts; `theta` is [E, M], `head` [E, V, H], `tokens` uint8 [E, B, T + 1]."""
 
     name: str
+    exact: bool = False
+    """The same input gives the same bytes on every processor with fused multiply-add, and not only on one of a kind."""
 
     @abstractmethod
     def losses(

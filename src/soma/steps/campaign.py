@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec
@@ -50,8 +51,7 @@ def verify(results: Path) -> None:
     found = _checked_files(results)
     wrong = [name for name in sorted(known.keys() & found) if _differs(results / name, known[name])]
     absent = known.keys() - found
-    stays = GitIgnoreSpec.from_lines(_LEFT_OUT.read_text().splitlines() if _LEFT_OUT.exists() else [])
-    missed = sorted(name for name in absent if not stays.match_file(os.path.relpath(results / name)))
+    missed = sorted(name for name in absent if not stays(results / name))
     problems = [("wrong", wrong), ("missing", missed), ("extra", sorted(found - known.keys()))]
     for problem, names in problems:
         for name in names:
@@ -64,6 +64,16 @@ def verify(results: Path) -> None:
         )
     elsewhere = f" ({len(absent)} more stay where they were made)" if absent else ""
     print(f"{results}: {len(known.keys() & found)} files, all as the manifest says{elsewhere}")
+
+
+def stays(path: Path) -> bool:
+    """Return True if DVC leaves a file where it was made (.dvcignore)."""
+    return _left_out().match_file(os.path.relpath(path))
+
+
+@cache
+def _left_out() -> GitIgnoreSpec:
+    return GitIgnoreSpec.from_lines(_LEFT_OUT.read_text().splitlines() if _LEFT_OUT.exists() else [])
 
 
 def write_manifest(results: Path) -> None:
