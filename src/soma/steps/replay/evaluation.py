@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from soma.data.sets import EvaluationSet
 from soma.evaluate import Role, document_losses, open_set
 from soma.rng import Stream
 from soma.runs import RunSpec
-from soma.steps.published import Published, Routers
+from soma.steps.published import Published
 from soma.steps.replay.comparison import Agreement, Allowed, reading
 from soma.steps.replay.recorded import Campaign, Part, allowed, read_rows, require
 
@@ -40,7 +39,7 @@ def evaluation(campaign: Campaign, run: str, role: Role, rows: Path) -> Agreemen
         each.check_files(agreement)
     with reading("weights.safetensors"):
         opened = Published.open(entry, campaign.results / "runs")
-    data = _open_set(role, campaign.results / f"sets/{role}.parquet")
+    data = _open_set(campaign, role)
     sample = data.of(_sample(data, part.run))
     recorded = _recorded(rows, part, sample)
     active = sorted(int(k) for k in recorded["k"].unique())
@@ -75,8 +74,8 @@ def _allowed(part: Part) -> Allowed | None:
     return common or Allowed("numpy's exp and log, which depend on the processor", digits=12)
 
 
-@cache
-def _open_set(role: Role, path: Path) -> EvaluationSet:
+def _open_set(campaign: Campaign, role: Role) -> EvaluationSet:
+    path = campaign.results / f"sets/{role}.parquet"
     require([path, path.with_suffix(".json")])
     with reading(f"sets/{path.name}"):
         return open_set(role, path)
@@ -97,10 +96,7 @@ def _selected(campaign: Campaign, part: Part, data: EvaluationSet, k: int) -> ND
     if "clusters" in part.run.shards:
         require([routing / "features", routing / f"router-n{part.run.experts}"])
     with reading("routing"):
-        return _routers(routing).select(part.run, data, k)
-
-
-_routers = cache(Routers)
+        return campaign.routers.select(part.run, data, k)
 
 
 def _recorded(path: Path, part: Part, data: EvaluationSet) -> pd.DataFrame:

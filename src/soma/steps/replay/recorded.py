@@ -18,8 +18,10 @@ from soma.forward.engine import Engine, create
 from soma.machine import device_name
 from soma.manifest import read_json, sha256_file
 from soma.runs import RunSpec, part_experts
+from soma.steps.published import Routers
 from soma.steps.replay.comparison import Agreement, Allowed, NotHere
 from soma.steps.train import Files
+from soma.steps.verified import check_text
 from soma.training.checkpoint import LEG, MILESTONES, WEIGHTS
 
 FACTS = ("run", "part", "corpus_sha256", "shards_sha256", "engine", "start_sha256", "head_sha256")
@@ -106,6 +108,18 @@ class Campaign:
         if not runs:
             raise SomaError(f"{results} has no recorded runs; name a campaign's folder, or pull it: dvc pull {results}")
         return cls(results, dict(runs))
+
+    @cached_property
+    def routers(self) -> Routers:
+        return Routers(self.results / "routing")
+
+    def check_text(self) -> None:
+        """Raise a `SomaError` unless the training text has the hash that its manifest records; reads it once."""
+        _ = self._checked_text
+
+    @cached_property
+    def _checked_text(self) -> None:
+        check_text(self.results / "corpus/train")
 
     def first_seeds(self) -> list[str]:
         """Return the run with the lowest seed of every arm."""

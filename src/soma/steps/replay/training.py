@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +15,6 @@ from soma.routing.shards import Shards
 from soma.steps.replay.comparison import Agreement, Allowed, reading
 from soma.steps.replay.recorded import Campaign, Part, allowed, require
 from soma.steps.train import facts_of, history_of, trainer_of
-from soma.steps.verified import check_text
 from soma.training.checkpoint import LEG, WEIGHTS, load_tensors, publish
 from soma.training.loop import HISTORY_COLUMNS, Progress, Trainer, load_leg
 
@@ -74,7 +72,7 @@ def _trainer(campaign: Campaign, part: Part, engine: Engine, device: torch.devic
     for name in facts.keys() - {"run"}:
         agreement.same(name, part.facts.get(name), facts[name])
     with reading("corpus_sha256"):
-        _check_text(files.train)
+        campaign.check_text()
     with reading("shards_sha256"):
         Shards.open(files.shards).verify()
     part.check_files(agreement)
@@ -84,9 +82,6 @@ def _trainer(campaign: Campaign, part: Part, engine: Engine, device: torch.devic
         agreement.same("identity", identity, sha256_json(part.facts))
     with reading("start"):
         return trainer_of(part.run, part.name, files, engine, device)
-
-
-_check_text = cache(check_text)
 
 
 def _take(trainer: Trainer, until: int) -> None:
