@@ -19,9 +19,9 @@ from tests.project import ROOT
 @pytest.mark.parametrize(
     ("config", "jobs"),
     [
-        ("", {"train_seed": 14, "train_expert": 171, "fit_router": 4, "measure": 7}),
-        ("config/toy.yaml", {"train_seed": 6, "train_expert": 52, "fit_router": 3, "measure": 7}),
-        ("config/paper.yaml", {"train_seed": 10, "train_expert": 948, "fit_router": 5, "download": 3}),
+        ("", {"train_seed": 14, "train_expert": 163, "train_expert_with_leg": 8, "fit_router": 4, "measure": 7}),
+        ("config/toy.yaml", {"train_seed": 6, "train_expert": 46, "train_expert_with_leg": 6, "fit_router": 3}),
+        ("config/paper.yaml", {"train_seed": 10, "train_expert": 678, "train_expert_with_leg": 270, "download": 3}),
     ],
 )
 def test_dry_run_shows_the_whole_plan_in_seconds(project, config, jobs):

@@ -129,11 +129,12 @@ def _plan_lines(found: Plan, rate: float | None) -> list[str]:
     for name, per_second in (RATES | ({"--rate": rate} if rate else {})).items():
         lines.append(f"  {significant(total / per_second / 3600):>10} h  at {per_second:.3g}/s: {name}")
     final = sum(4 * run.parameters * (3 if run.keep_memory else 1) for run in runs)
+    legs = sum(4 * _state_size(run) for run in runs if run.leg is not None)
     milestones = sum(4 * run.parameters * (2 * len(run.milestones) - 1) for run in runs)
     lines += [
         "",
         f"disk: {significant(final / 1e9)} GB of final weights, {significant(milestones / 1e9)} GB of earlier "
-        "milestones and averages",
+        f"milestones and averages, {significant(legs / 1e9)} GB of last legs",
     ]
     held = getattr(found.config.data.train, "bytes", None)
     if held:
@@ -152,6 +153,15 @@ def _plan_lines(found: Plan, rate: float | None) -> list[str]:
     most, least = max(serving, key=serving.__getitem__), min(serving, key=serving.__getitem__)
     ratio = significant(serving[most] / serving[least])
     return [*lines, f"of Table 12's arms, {most} takes {ratio} times the operations of {least} to serve a byte"]
+
+
+def _state_size(run: RunSpec) -> int:
+    """Return how many numbers a resume state holds: weights with two moments, or with the states of a population."""
+    s = run.settings
+    if s.method != "eggroll":
+        return 3 * run.parameters
+    members = {"carry": s.eggroll.population, "pair_shared": s.eggroll.population // 2, "reset": 0}[s.eggroll.state]
+    return run.parameters + members * s.depth * s.width
 
 
 def _served(found: Plan, arm: str) -> int:
