@@ -149,3 +149,14 @@ def test_status_of_an_unfinished_campaign(tmp_path, monkeypatch, capsys):
     speed = {"spsa": own["spsa"] / 2.0, "bptt": own["bptt"] / 8.0, "eggroll": sum(own.values()) / 10.0}
     hours = sum((work[m] - own.get(m, 0.0)) / speed[m] for m in work) / 3600
     assert f"left: {significant(hours)} device-hours of updates, every method at its speed so far" in lines
+
+
+@pytest.mark.parametrize("config", ["config/config.yaml", "config/toy.yaml", "config/paper.yaml"])
+def test_one_seed_of_every_arm_of_table_4_publishes_its_last_leg(config):
+    plan = make_plan(load(ROOT / "config/config.yaml", ROOT / config))
+    legs = {run.id: run for run in plan.runs.values() if run.leg is not None}
+    assert set(legs) == {plan.arm_runs[arm][0].id for arm in plan.config.products.fixed_size.arms}
+    for run in legs.values():
+        every = run.settings.plateau.every
+        assert 0 < run.leg < run.updates <= run.leg + 2 * every
+        assert run.leg + every < run.updates or run.leg == 1  # a check before the end lies in it

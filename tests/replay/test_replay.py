@@ -248,6 +248,25 @@ def test_an_evaluation_set_that_is_not_what_it_was(results):
     assert statuses(results, "soma-n2-s0")["test, 2 documents"] == "differs: sets/test.parquet"
 
 
+def test_a_leg_that_lacks_something(results):
+    path = results / SOMA / "leg.safetensors"
+    tensors, facts = load_tensors(path)
+    del tensors["memory/body.v"]
+    save_tensors(path, tensors, facts)
+    edit_json(results / SOMA / "run.json", leg_sha256=sha256_file(path))
+    assert statuses(results, "soma-n2-s0")[LAST] == "differs: leg.safetensors"
+
+
+def test_losses_that_are_no_numbers(results, capsys):
+    path = results / "evaluation/test/all.parquet"
+    rows = pd.read_parquet(path)
+    rows["nats"] = np.nan
+    rows.to_parquet(path)
+    assert main(["replay", str(results), "soma-n2-s0", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["comparisons"][-1]
+    assert (found["status"], found["field"], found["recorded"], found["digits"]) == ("differs", "nats", "nan", 0)
+
+
 def test_a_damaged_leg(results):
     flip(results / SOMA / "leg.safetensors")
     assert statuses(results, "soma-n2-s0")[LAST] == "differs: leg_sha256"
@@ -346,3 +365,9 @@ def test_bad_input_is_one_sentence(results, tmp_path, caplog):
         shutil.rmtree(results / name)
     assert main(["replay", str(results)]) == 1
     assert "nothing could be compared" in caplog.messages[-1]
+    (results / "evaluation/test/all.parquet").write_text("no rows")
+    assert main(["replay", str(results)]) == 1
+    assert "all.parquet is not a whole Parquet file" in caplog.messages[-1]
+    (results / SOMA / "run.json").write_text("{}")
+    assert main(["replay", str(results)]) == 1
+    assert "run.json is no record of a run that this version knows" in caplog.messages[-1]

@@ -12,14 +12,14 @@ why) and kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from soma.errors import SomaError
 from soma.manifest import atomic_path, check_files, describe_files, read_json, write_json
@@ -56,12 +56,6 @@ class EvaluationSet:
     def __len__(self) -> int:
         """Number of windows."""
         return len(self.windows)
-
-    def of(self, documents: ArrayLike) -> Self:
-        """Return the windows of some documents."""
-        chosen = np.isin(self.document, documents)
-        names = ("windows", "document", "document_ids", "split", "group", "host", "offset")
-        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
 
     @property
     def window(self) -> int:

@@ -8,6 +8,7 @@ losses of some documents under those weights. Everything is read from the campai
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -97,6 +99,7 @@ def run_command(results: Path, runs: Sequence[str], everything: bool, as_json: b
         found.append(comparison)
         if not as_json:
             tqdm.write(comparison.line(), file=sys.stdout)
+            sys.stdout.flush()
     counts = Counter(comparison.status for comparison in found)
     notes = _notes(campaign)
     if as_json:
@@ -211,5 +214,11 @@ def _document(results: Path, threads: int, notes: list[str], found: list[Compari
         "versions": versions(),
         "notes": notes,
         "counts": Counter(comparison.status for comparison in found),
-        "comparisons": [asdict(comparison) for comparison in found],
+        "comparisons": [{k: _json(v) for k, v in asdict(comparison).items()} for comparison in found],
     }
+
+
+def _json(value: Any) -> Any:
+    """Return a value that JSON has: no number that is not finite, and none of numpy's."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -95,7 +95,8 @@ class Agreement:
     def close(self, field: str, recorded: float, here: float, **where: int) -> None:
         """Take a number."""
         if np.float64(recorded).tobytes() != np.float64(here).tobytes():
-            self._take(abs(recorded - here) / max(abs(recorded), abs(here)), field, recorded, here, where)
+            apart = 0.0 if recorded == here else abs(recorded - here) / max(abs(recorded), abs(here))
+            self._take(apart, field, recorded, here, where)
 
     def close_tensor(self, field: str, recorded: Tensor, here: Tensor, **where: int) -> None:
         """Take a tensor; its difference is relative to its largest element."""
@@ -121,11 +122,13 @@ class Agreement:
 
 @contextmanager
 def reading(field: str) -> Iterator[None]:
-    """Make what is wrong with a file a difference in that field."""
+    """Make what is wrong with files a difference in that field, also what nobody foresaw: they may have been edited."""
     try:
         yield
     except SomaError as error:
         raise Different(field, reason=str(error)) from None
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise Different(field, reason=f"{type(error).__name__}: {error}") from None
 
 
 def _digits(relative: float) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,7 @@ def evaluation(campaign: Campaign, run: str, role: Role, rows: Path) -> Agreemen
     with reading("weights.safetensors"):
         opened = Published.open(entry, campaign.results / "runs")
     data = _open_set(campaign, role)
-    sample = data.of(_sample(data, part.run))
+    sample = _only(data, _sample(data, part.run))
     recorded = _recorded(rows, part, sample)
     active = sorted(int(k) for k in recorded["k"].unique())
     selected = _selected(campaign, part, sample, max(active))
@@ -88,6 +89,13 @@ def _sample(data: EvaluationSet, run: RunSpec) -> NDArray[np.int64]:
         return documents
     order = np.argsort(Stream.named(0, "replay", run.id, data.role).uniform(len(documents)), kind="stable")
     return documents[order[:DOCUMENTS]]
+
+
+def _only(data: EvaluationSet, documents: NDArray[np.int64]) -> EvaluationSet:
+    """Return a set with the windows of some of its documents."""
+    chosen = np.isin(data.document, documents)
+    of_windows = ("windows", "document", "document_ids", "split", "group", "host", "offset")
+    return replace(data, **{name: getattr(data, name)[chosen] for name in of_windows})
 
 
 def _selected(campaign: Campaign, part: Part, data: EvaluationSet, k: int) -> NDArray[np.int64]:

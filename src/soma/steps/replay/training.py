@@ -108,7 +108,7 @@ def _compare_history(part: Part, progress: Progress, agreement: Agreement, after
         for name in _EXACT:
             agreement.same(name, known.get(name), found[name], **where)
         for name in floats:
-            agreement.close(name, known[name], found[name], **where)
+            agreement.close(name, known.get(name, float("nan")), found[name], **where)
 
 
 def _rows(history: pd.DataFrame, after: int, last: int) -> pd.DataFrame:
