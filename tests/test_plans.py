@@ -18,9 +18,9 @@ from tests.project import ROOT
 @pytest.mark.parametrize(
     ("config", "jobs"),
     [
-        ("", {"train_seed": 14, "train_expert": 171, "fit_router": 4, "measure": 7}),
-        ("config/toy.yaml", {"train_seed": 6, "train_expert": 52, "fit_router": 3, "measure": 7}),
-        ("config/paper.yaml", {"train_seed": 10, "train_expert": 948, "fit_router": 5, "download": 3}),
+        ("", {"train_seed": 14, "train_expert": 163, "train_expert_with_leg": 8, "fit_router": 4, "measure": 7}),
+        ("config/toy.yaml", {"train_seed": 6, "train_expert": 46, "train_expert_with_leg": 6, "fit_router": 3}),
+        ("config/paper.yaml", {"train_seed": 10, "train_expert": 678, "train_expert_with_leg": 270, "download": 3}),
     ],
 )
 def test_dry_run_shows_the_whole_plan_in_seconds(project, config, jobs):
@@ -132,3 +132,14 @@ def test_status_of_an_unfinished_campaign(tmp_path, monkeypatch, capsys):
     speed = {"spsa": own["spsa"] / 2.0, "bptt": own["bptt"] / 8.0, "eggroll": sum(own.values()) / 10.0}
     hours = sum((work[m] - own.get(m, 0.0)) / speed[m] for m in work) / 3600
     assert f"left: {significant(hours)} device-hours of updates, every method at its speed so far" in lines
+
+
+@pytest.mark.parametrize("config", ["config/config.yaml", "config/toy.yaml", "config/paper.yaml"])
+def test_one_seed_of_every_arm_of_table_4_publishes_its_last_leg(config):
+    plan = make_plan(load(ROOT / "config/config.yaml", ROOT / config))
+    legs = {run.id: run for run in plan.runs.values() if run.leg is not None}
+    assert set(legs) == {plan.arm_runs[arm][0].id for arm in plan.config.products.fixed_size.arms}
+    for run in legs.values():
+        every = run.settings.plateau.every
+        assert 0 < run.leg < run.updates <= run.leg + 2 * every
+        assert run.leg + every < run.updates or run.leg == 1  # a check before the end lies in it

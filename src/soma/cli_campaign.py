@@ -1,4 +1,4 @@
-"""Subcommands about a campaign as a whole: `soma plan`, `soma status`, `soma verify`, `soma snapshot`."""
+"""Subcommands about a campaign as a whole: `soma plan`, `status`, `verify`, `replay` and `snapshot`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ _VERIFY = """\
 Check every file of a campaign against the manifest that the workflow wrote when it ended, manifest.json in its folder.
 Files that are wrong, missing or extra are listed, and the exit status is 1 if there is one."""
 
+_REPLAY = """\
+Execute parts of recorded runs again from what a campaign ships, and compare (docs/replay.md): the first updates of a
+run with its history, the last ones with its published weights, the losses of some documents with its evaluations. By
+default for one seed of every arm, as far as that is cheap. Nothing below RESULTS is written. The exit status is 1 if
+something differs, nothing could be compared, or a run that was named is not all here."""
+
 _SNAPSHOT = """\
 Record the campaign of dvc.yaml in dvc.lock, so that `dvc push` can share it. Refused unless `snakemake --dry-run` has
 nothing to do: DVC would keep what is out of date as readily as what is not. With --partial, the stages that have
@@ -34,6 +40,13 @@ def add_commands(commands: Any) -> None:
     c.add_argument("--configfile", type=Path, nargs="+", default=[], help="overlays (default: none, campaign small)")
     c = _command(commands, "verify", "check every file of a campaign", _VERIFY)
     c.add_argument("results", type=Path, help="folder of the campaign, such as results/small")
+    c = _command(commands, "replay", "execute parts of recorded runs again, and compare", _REPLAY)
+    c.add_argument("results", type=Path, help="folder of the campaign, such as results/small")
+    c.add_argument("runs", nargs="*", metavar="run", help="everything of these runs alone, such as soma-n2-s0")
+    c.add_argument("--all", action="store_true", dest="everything", help="everything of all runs")
+    c.add_argument("--json", action="store_true", dest="as_json", help="one JSON document instead of lines")
+    c.add_argument("--threads", type=int, default=1, help="threads of the arithmetic (default: 1)")
+    c.set_defaults(step="replay.run_command")
     c = _command(commands, "snapshot", "hand a finished campaign to DVC", _SNAPSHOT)
     c.add_argument("--partial", action="store_true", help="what a stopped run has finished so far")
     c.set_defaults(step="snapshot.snapshot")

@@ -19,8 +19,10 @@ from soma.rows import COLUMNS, ITERATES, Iterate
 from soma.runs import RunSpec
 from soma.training.checkpoint import Checkpoints
 
+Role = Literal["validation", "test", "external"]
 
-def open_set(role: Literal["validation", "test", "external"], path: Path) -> EvaluationSet:
+
+def open_set(role: Role, path: Path) -> EvaluationSet:
     """An evaluation set as the type of its role; another role's file is an error."""
     return {"validation": open_validation, "test": open_test, "external": open_external}[role](path)
 
@@ -44,14 +46,32 @@ def evaluate(
     Returns:
         One row per (update, iterate, k, document) with COLUMNS; `nats` is the sum over `bytes` scored bytes.
     """
+    frames = [
+        document_losses(run, checkpoints, shared_head, selected, data, engine, active, update, iterate)
+        for update in run.milestones
+        for iterate in ITERATES
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def document_losses(
+    run: RunSpec,
+    checkpoints: Checkpoints,
+    shared_head: Tensor | None,
+    selected: NDArray[np.integer],
+    data: EvaluationSet,
+    engine: Engine,
+    active: Sequence[int],
+    update: int,
+    iterate: Iterate,
+) -> pd.DataFrame:
+    """Return the rows of `evaluate` for one update and iterate."""
+    token_losses = _token_losses(run, checkpoints, shared_head, engine, update, iterate)
+    losses = selected_losses(token_losses, data.windows, selected, data.prefix)
     frames = []
-    for update in run.milestones:
-        for iterate in ITERATES:
-            token_losses = _token_losses(run, checkpoints, shared_head, engine, update, iterate)
-            losses = selected_losses(token_losses, data.windows, selected, data.prefix)
-            for k in active:
-                nats = mixture_losses(losses[:, :k]).sum(axis=1)
-                frames.append(_per_document(data, nats).assign(update=update, iterate=iterate, k=k))
+    for k in active:
+        nats = mixture_losses(losses[:, :k]).sum(axis=1)
+        frames.append(_per_document(data, nats).assign(update=update, iterate=iterate, k=k))
     rows = pd.concat(frames, ignore_index=True).assign(run=run.id, set=data.role)
     return rows[list(COLUMNS)]
 

@@ -72,7 +72,11 @@ class Plan:
 
     def published(self, run: RunSpec) -> dict[str, Any]:
         """What a step needs to know to open a trained run (steps.published)."""
-        return {"run": run.model_dump(mode="json"), "parts": self.folders(run), "head": self.head_folder(run)}
+        return {
+            "run": run.model_dump(mode="json", exclude={"leg"}),
+            "parts": self.folders(run),
+            "head": self.head_folder(run),
+        }
 
     def files(self, runs: Iterable[RunSpec]) -> list[RunSpec]:
         """Those runs and the ones whose heads they share: what must be trained before they can be opened."""
@@ -135,6 +139,9 @@ def make_plan(config: Config) -> Plan:
     for run in list(runs.values()):
         if run.kind == "continuation" and run.start is not None:
             runs[run.start] = runs[run.start].model_copy(update={"keep_memory": True})
+    for name in config.products.fixed_size.arms if config.compute.legs else ():
+        compared = runs[run_ids[name][0]]
+        runs[compared.id] = compared.model_copy(update={"leg": _last_leg(compared)})
     arm_runs = {name: [runs[i] for i in ids] for name, ids in run_ids.items()}
     groups = _groups(config) | {name: tuple(group) for name, group in derived.items()}
     return Plan(config, arms, arm_runs, dict(sorted(runs.items())), groups)
@@ -326,6 +333,13 @@ def _plain(settings: Training | SeedRun | Arm, updates: int) -> Training:
     """The training settings alone, without what only tables read, so that a new label retrains nothing."""
     fields = settings.model_dump(include=set(Training.model_fields))
     return Training.model_validate({**fields, "updates": updates, "operations": None})
+
+
+def _last_leg(run: RunSpec) -> int | None:
+    """Where the last leg of a run starts: two checks of the schedule lie in it, the last of them at the end."""
+    every = run.settings.plateau.every
+    checks_before_the_end = (run.updates - 1) // every
+    return max(1, every * (checks_before_the_end - 1)) if run.updates > 1 else None
 
 
 def _milestones(shares: Iterable[float], updates: int) -> tuple[int, ...]:

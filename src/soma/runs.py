@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from soma.models.count import ensemble_parameters, spsa_forwards, training_operations
 from soma.models.gru_spec import GRUSpec
@@ -39,6 +41,14 @@ class RunSpec(Model):
     """Everything else, with the budget resolved to updates."""
     milestones: tuple[int, ...]
     """Updates after which a checkpoint is kept; the last is the budget."""
+    leg: int | None = None
+    """Update whose resume state is published, so that the rest of the run can be replayed; null: none."""
+
+    @model_serializer(mode="wrap")
+    def _leg_only_where_there_is_one(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write the leg of runs that have one, so that runs without it read as they did before there were legs."""
+        written: dict[str, Any] = plain(self)
+        return {name: value for name, value in written.items() if name != "leg" or value is not None}
 
     @property
     def experts(self) -> int:

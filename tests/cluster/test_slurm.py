@@ -42,7 +42,7 @@ EXPERTS, SHARED = ("soma-n2-s0/000-000", "soma-n2-s0/001-001"), "spsa-n1-p8-s0/0
 PARTS = (*EXPERTS, SHARED)
 RULES = [
     *("download", "encode", "evaluation_set", "features", "vectors", "fit_router", "assign", "shard"),
-    *("train_seed", "train_expert", "evaluate", "measure", "summarise", "table"),
+    *("train_seed", "train_expert_with_leg", "evaluate", "measure", "summarise", "table"),
 ]
 """All but `choose`, `evaluate_chosen`, `figure` and those that need a whole campaign."""
 TARGETS = ["results/tiny/tables/table12.md", "results/tiny/measurements/serving.parquet"]
@@ -97,7 +97,7 @@ def test_lost_jobs_continue_and_end_with_the_same_bytes(slurm, tmp_path):
                 assert snakemake.poll() is None, f"nothing to lose of {list(lose)}"
                 for part in list(lose):
                     if (project.folder / f"results/tiny/resume/{part}/state.safetensors").exists():
-                        job = slurm.job(f"rule_train_expert_wildcards_{part.replace('/', '_')}")
+                        job = slurm.job(f"rule_train_expert_with_leg_wildcards_{part.replace('/', '_')}")
                         slurm.run(*lose.pop(part), job)
                         requeued = job if part == SHARED else requeued
                 time.sleep(0.05)

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.dvc
 
 SUMMARY = {"summarise": 1, "table": 1}
 EDITS = [
-    ({"arms": {"soma-n2": {"lr": 1e-3}}}, {"train_expert": 1, "evaluate": 3, **SUMMARY}),
+    ({"arms": {"soma-n2": {"lr": 1e-3}}}, {"train_expert_with_leg": 1, "evaluate": 3, **SUMMARY}),
     ({"data": {"external": {"windows": 6}}}, {"evaluation_set": 1, "evaluate": 1, **SUMMARY}),
 ]
 
@@ -38,7 +38,7 @@ def test_records_that_came_before_their_files_hold_too(origin, tmp_path):
     assert repository.planned() == {}  # the table came with git
     (repository.folder / TABLE).unlink()
     planned = repository.planned()
-    assert (planned["download"], planned["train_expert"]) == (2, 1)
+    assert (planned["download"], planned["train_expert_with_leg"]) == (2, 1)
     repository.run("git", "checkout", "--quiet", str(TABLE))
     repository.configure(cache={"type": "symlink"})
     repository.dvc("pull")

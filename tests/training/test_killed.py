@@ -25,8 +25,15 @@ from tests.project import ROOT
 from tests.training.test_loop import WINDOW, spec
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of a fork, since Python 3.12
-SAME = ("weights.safetensors", "milestones.safetensors", "history.parquet")
-PUBLISHED = ("milestones.safetensors", "weights.safetensors", "history.parquet", "cost.json", "run.json")
+SAME = ("weights.safetensors", "milestones.safetensors", "leg.safetensors", "history.parquet")
+PUBLISHED = (
+    "milestones.safetensors",
+    "weights.safetensors",
+    "leg.safetensors",
+    "history.parquet",
+    "cost.json",
+    "run.json",
+)
 """In this order."""
 
 
@@ -73,7 +80,7 @@ def data(tmp_path_factory) -> Path:
     encode("train", Data(train=source), folder / "source", folder / "train")
     ids = np.arange(len(TrainWindows(folder / "train", WINDOW)))
     build_shards("clusters", 2, ids % 4 < 2, 0, folder / "shards", (ids % 2).astype(np.uint16))
-    (folder / "settings.json").write_text(spec(updates=30).model_dump_json())
+    (folder / "settings.json").write_text(spec(updates=30, leg=12).model_dump_json())
     (folder / "compute.json").write_text(json.dumps({"save_every": 1e-9}))
     return folder
 

@@ -45,7 +45,7 @@ def spec(**changes):
         "plateau": {"every": 3, "patience": 4, "windows": 2}, "updates": 12, "experts": 2,
     }  # fmt: skip
     facts = {"id": "r", "kind": "arm", "seed": 3, "start": None, "shards": "iid-n1", "window": WINDOW}
-    facts |= {key: changes.pop(key) for key in ("kind", "seed", "keep_memory", "may_fail") if key in changes}
+    facts |= {key: changes.pop(key) for key in ("kind", "seed", "keep_memory", "may_fail", "leg") if key in changes}
     training = Training.model_validate(settings | changes)
     budget = training.updates
     return RunSpec(**facts, settings=training, milestones=tuple(sorted({budget // 2, budget})))

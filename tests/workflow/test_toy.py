@@ -116,7 +116,7 @@ def test_every_measured_cell_leads_to_its_run_configuration_data_code_and_checkp
         for part in parts:
             record = json.loads((part / "run.json").read_text())
             assert record["run"] == settings
-            for name in ("weights", "milestones"):
+            for name in ("weights", "milestones", *(["leg"] if settings["leg"] else [])):
                 assert record[f"{name}_sha256"] == sha256_file(part / f"{name}.safetensors")
             assert record["corpus_sha256"] == corpus
             assert record["shards_sha256"] == sha256_file(results / "shards" / settings["shards"] / "shards.json")
@@ -158,6 +158,17 @@ def test_the_first_page_answers_what_was_reproduced(toy):
         assert (toy.folder / "results/toy" / link).exists(), link
     assert "arithmetic operations" in page
     assert "preprocessing" in page
+
+
+def test_replay_finds_the_same_bytes_again(toy):
+    """Of one seed of every arm, and of every arm of Table 4 up to its published weights."""
+    said = json.loads(toy.run("soma.cli", "replay", "results/toy", "--json").stdout)
+    assert said["counts"] == {"identical": len(said["comparisons"])}
+    legs = [found["run"] for found in said["comparisons"] if found["what"].startswith("last leg")]
+    assert len(legs) == 6
+    assert {run[:-3] for run in legs} == {run[:-3] for row in table(toy, "table4") for run in row["run"].split()}
+    assert len({found["run"] for found in said["comparisons"]}) > 30
+    toy.run("soma.cli", "verify", "results/toy")
 
 
 VECTORS = "routing/vectors.npy"
@@ -257,7 +268,7 @@ EDITS = [
     ({"compute": {"threads": 2, "save_every": 7, "ddpp": 2}}, {}),
     ({"arms": {"soma-n2": {"label": "ours"}}}, PRODUCTS),
     ({"arms": {"tune-n2": {"lr": 1e-3}}}, PRODUCTS),  # the search sets its own rates
-    ({"arms": {"soma-n4": {"lr": 1e-3}}}, {"train_expert": 1, "evaluate": 3, "measure": 4, **PRODUCTS}),
+    ({"arms": {"soma-n4": {"lr": 1e-3}}}, {"train_expert_with_leg": 1, "evaluate": 3, "measure": 4, **PRODUCTS}),
     ({"data": {"external": {"windows": 50}}}, {"evaluation_set": 1, "evaluate": 6, **PRODUCTS}),
 ]
 
@@ -355,7 +366,7 @@ def test_a_killed_training_job_ends_with_the_same_bytes(toy, tmp_path):
 def continues_to_the_same_bytes(toy: Project, command: list[str], output: Path, resume: Path) -> None:
     subprocess.run(command, env=toy.environment, check=True, stderr=subprocess.DEVNULL)
     whole = toy.folder / "results/toy/runs/soma-n2-s0/000-001"
-    for name in ("weights.safetensors", "milestones.safetensors", "history.parquet"):
+    for name in ("weights.safetensors", "milestones.safetensors", "leg.safetensors", "history.parquet"):
         assert sha256_file(output / name) == sha256_file(whole / name)
     assert not resume.exists()
     assert len(json.loads((output / "cost.json").read_text())["ledger"]["sessions"]) >= 2

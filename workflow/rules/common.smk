@@ -80,6 +80,20 @@ def parts_of(run):
     return [f"{RUNS}/{run.id}/{part}" for part in PLAN.parts(run)]
 
 
+TRAINED = {
+    name: f"{RUNS}/{{run}}/{{part}}/{file}"
+    for name, file in {
+        "weights": "weights.safetensors",
+        "milestones": "milestones.safetensors",
+        "history": "history.parquet",
+        "cost": "cost.json",
+        "record": "run.json",
+    }.items()
+}
+# Runs that also publish the resume state from which their last leg can be replayed.
+LEGS = "|".join(run.id for run in PLAN.runs.values() if run.leg is not None)
+
+
 def started_from(run, part):
     """Weights of other runs that the experts of a part start from, and of the head that they share."""
     run = PLAN.runs[run]

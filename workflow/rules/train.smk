@@ -8,11 +8,7 @@ rule train_seed:
         shards=lambda wc: f"{SHARDS}/{PLAN.runs[wc.run].shards}",
         start=lambda wc: started_from(wc.run, wc.part),
     output:
-        weights=f"{RUNS}/{{run}}/{{part}}/weights.safetensors",
-        milestones=f"{RUNS}/{{run}}/{{part}}/milestones.safetensors",
-        history=f"{RUNS}/{{run}}/{{part}}/history.parquet",
-        cost=f"{RUNS}/{{run}}/{{part}}/cost.json",
-        record=f"{RUNS}/{{run}}/{{part}}/run.json",
+        **TRAINED,
     log:
         f"{LOGS}/train-{{run}}-{{part}}.log",
     wildcard_constraints:
@@ -44,4 +40,12 @@ rule train_seed:
 
 use rule train_seed as train_expert with:
     wildcard_constraints:
-        run="(?!seed-).+",
+        run=f"(?!seed-|({LEGS})/).+",
+
+
+use rule train_seed as train_expert_with_leg with:
+    output:
+        **TRAINED,
+        leg=f"{RUNS}/{{run}}/{{part}}/leg.safetensors",
+    wildcard_constraints:
+        run=LEGS,

@@ -149,3 +149,6 @@ class Compute(Model):
     """What they exchange: losses (the same bytes for any number of processes), or dense gradients as in the paper."""
     save_every: Annotated[float, Field(gt=0)] = 60.0
     """Seconds between two saves of the resume state."""
+    legs: bool = True
+    """Publish the resume state near the end of the first seed of each arm of Table 4, from which `soma replay` arrives
+    at the published weights."""

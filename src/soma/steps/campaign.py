@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec
@@ -50,8 +51,7 @@ def verify(results: Path) -> None:
     found = _checked_files(results)
     wrong = [name for name in sorted(known.keys() & found) if _differs(results / name, known[name])]
     absent = known.keys() - found
-    stays = GitIgnoreSpec.from_lines(_LEFT_OUT.read_text().splitlines() if _LEFT_OUT.exists() else [])
-    missed = sorted(name for name in absent if not stays.match_file(os.path.relpath(results / name)))
+    missed = sorted(name for name in absent if not stays(results / name))
     problems = [("wrong", wrong), ("missing", missed), ("extra", sorted(found - known.keys()))]
     for problem, names in problems:
         for name in names:
@@ -64,6 +64,16 @@ def verify(results: Path) -> None:
         )
     elsewhere = f" ({len(absent)} more stay where they were made)" if absent else ""
     print(f"{results}: {len(known.keys() & found)} files, all as the manifest says{elsewhere}")
+
+
+def stays(path: Path) -> bool:
+    """Return True if DVC leaves a file where it was made (.dvcignore)."""
+    return _left_out().match_file(os.path.relpath(path))
+
+
+@cache
+def _left_out() -> GitIgnoreSpec:
+    return GitIgnoreSpec.from_lines(_LEFT_OUT.read_text().splitlines() if _LEFT_OUT.exists() else [])
 
 
 def write_manifest(results: Path) -> None:
@@ -119,11 +129,12 @@ def _plan_lines(found: Plan, rate: float | None) -> list[str]:
     for name, per_second in (RATES | ({"--rate": rate} if rate else {})).items():
         lines.append(f"  {significant(total / per_second / 3600):>10} h  at {per_second:.3g}/s: {name}")
     final = sum(4 * run.parameters * (3 if run.keep_memory else 1) for run in runs)
+    legs = sum(4 * _state_size(run) for run in runs if run.leg is not None)
     milestones = sum(4 * run.parameters * (2 * len(run.milestones) - 1) for run in runs)
     lines += [
         "",
         f"disk: {significant(final / 1e9)} GB of final weights, {significant(milestones / 1e9)} GB of earlier "
-        "milestones and averages",
+        f"milestones and averages, {significant(legs / 1e9)} GB of last legs",
     ]
     held = getattr(found.config.data.train, "bytes", None)
     if held:
@@ -142,6 +153,15 @@ def _plan_lines(found: Plan, rate: float | None) -> list[str]:
     most, least = max(serving, key=serving.__getitem__), min(serving, key=serving.__getitem__)
     ratio = significant(serving[most] / serving[least])
     return [*lines, f"of Table 12's arms, {most} takes {ratio} times the operations of {least} to serve a byte"]
+
+
+def _state_size(run: RunSpec) -> int:
+    """Return how many numbers a resume state holds: weights with two moments, or with the states of a population."""
+    s = run.settings
+    if s.method != "eggroll":
+        return 3 * run.parameters
+    members = {"carry": s.eggroll.population, "pair_shared": s.eggroll.population // 2, "reset": 0}[s.eggroll.state]
+    return run.parameters + members * s.depth * s.width
 
 
 def _served(found: Plan, arm: str) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import torch
 
 from soma.data.sets import EvaluationSet
-from soma.evaluate import evaluate, open_set
+from soma.evaluate import Role, evaluate, open_set
 from soma.forward.engine import Engine, create
 from soma.manifest import atomic_path, read_json
 from soma.settings.training import Compute
@@ -19,7 +19,7 @@ from soma.steps.published import Published, Routers
 
 def evaluate_group(
     settings: Path,
-    role: Literal["validation", "test", "external"],
+    role: Role,
     windows: Path,
     runs: Path,
     routing: Path,

@@ -7,27 +7,49 @@ import platform
 import shutil
 import signal
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import torch
 
 from soma.data.windows import TrainWindows
 from soma.errors import SomaError
 from soma.forward import distributed
-from soma.forward.engine import create
+from soma.forward.engine import Engine, create
 from soma.machine import device_name
 from soma.manifest import atomic_path, read_json, sha256_file, sha256_json, write_json
 from soma.routing.shards import Shards
 from soma.runs import RunSpec, part_experts
 from soma.settings.training import Compute
-from soma.training.checkpoint import MILESTONES, WEIGHTS, Checkpoints, publish
+from soma.training.checkpoint import LEG, MILESTONES, WEIGHTS, Checkpoints, publish
 from soma.training.learner import Shard, Start, learner_of
-from soma.training.loop import HISTORY_COLUMNS, Interrupted, Progress, Trainer, restore_state, save_state
+from soma.training.loop import (
+    HISTORY_COLUMNS,
+    Interrupted,
+    Progress,
+    Trainer,
+    publish_leg,
+    restore_state,
+    save_state,
+)
 
 log = logging.getLogger("soma.train")
+
+
+@dataclass(frozen=True)
+class Files:
+    """What training a part reads."""
+
+    train: Path
+    shards: Path
+    start: Sequence[Path] = ()
+    """Folders of the parts that the experts copy or continue."""
+    head: Path | None = None
+    """Folder of the part whose frozen head they share."""
 
 
 def train_part(
@@ -60,39 +82,46 @@ def train_part(
     torch.set_num_threads(threads)
     device = distributed.own_device(how.device)
     with distributed.group(device):
-        weights, origin = _start(run, part_experts(part), [runs / p for p in start], runs / head if head else None)
-        _train(run, part, train, shards, weights, origin, resume, output, how, device)
+        files = Files(train, shards, [runs / p for p in start], runs / head if head else None)
+        _train(run, part, files, resume, output, how, device)
+
+
+def facts_of(run: RunSpec, part: str, files: Files, engine: str) -> dict[str, Any]:
+    """Return all that a part's weights depend on: settings, the hashes of what it reads, the engine."""
+    return {
+        "run": run.model_dump(mode="json"),
+        "part": part,
+        "corpus_sha256": TrainWindows(files.train, run.window).sha256,
+        "shards_sha256": sha256_file(files.shards / "shards.json"),
+        "engine": engine,
+        **_start_hashes(run, part, files),
+    }
+
+
+def trainer_of(run: RunSpec, part: str, files: Files, engine: Engine, device: torch.device) -> Trainer:
+    """Return the trainer of a part before its first update."""
+    experts = part_experts(part)
+    windows, opened = TrainWindows(files.train, run.window), Shards.open(files.shards)
+    step = round(1 / run.subset)
+    own = [Shard(opened.train(run.shard(e))[::step], opened.validation(run.shard(e))) for e in experts]
+    start = _start(run, part, files)
+    learner = learner_of(run.settings.method)(run, experts, windows, own, engine, device, start)
+    return Trainer(run, experts, windows, own, learner)
+
+
+def repeats(run: RunSpec, engine: Engine) -> Literal["bytes", "digits"]:
+    """Return what is equal where a run is trained again on another processor with fused multiply-add."""
+    return "bytes" if run.settings.method == "spsa" and engine.exact else "digits"
 
 
 def _train(
-    run: RunSpec,
-    part: str,
-    train: Path,
-    shards: Path,
-    start: Start | None,
-    origin: dict[str, str],
-    resume: Path,
-    output: Path,
-    how: Compute,
-    device: torch.device,
+    run: RunSpec, part: str, files: Files, resume: Path, output: Path, how: Compute, device: torch.device
 ) -> None:
     engine = create(how.engine, how.device)
     if distributed.workers() > 1:
         engine = distributed.DistributedEngine(engine, how.exchange)
-    experts = part_experts(part)
-    windows, opened = TrainWindows(train, run.window), Shards.open(shards)
-    step = round(1 / run.subset)
-    own = [Shard(opened.train(run.shard(e))[::step], opened.validation(run.shard(e))) for e in experts]
-    facts = {
-        "run": run.model_dump(mode="json"),
-        "part": part,
-        "corpus_sha256": windows.sha256,
-        "shards_sha256": sha256_file(shards / "shards.json"),
-        "engine": engine.name,
-        **origin,
-    }
-    learner = learner_of(run.settings.method)(run, experts, windows, own, engine, device, start)
-    trainer = Trainer(run, experts, windows, own, learner)
+    facts = facts_of(run, part, files, engine.name)
+    trainer = trainer_of(run, part, files, engine, device)
     identity = sha256_json(facts)
     state_file = resume / "state.safetensors"
     leader = distributed.rank() == 0
@@ -121,7 +150,7 @@ def _train(
     except Interrupted as note:
         raise SomaError(f"{note}; start it again to continue.") from None
     if leader:
-        _publish(trainer.progress, run, part, facts, output, how, device)
+        _publish(trainer.progress, run, part, facts, output, how, engine, device_name(device))
         shutil.rmtree(resume, ignore_errors=True)
 
 
@@ -132,16 +161,18 @@ def _publish(
     facts: dict[str, Any],
     output: Path,
     compute: Compute,
-    device: torch.device,
+    engine: Engine,
+    device: str,
 ) -> None:
-    publish(output, run, part, progress.kept, sha256_json(facts))
+    identity = sha256_json(facts)
+    publish(output, run, part, progress.kept, identity)
+    if progress.leg is not None:
+        publish_leg(output, run, part, progress.leg, identity)
     with atomic_path(output / "history.parquet") as path:
-        rows = [(*row, *drawn) for row, drawn in zip(progress.history, progress.drawn, strict=True)]
-        pd.DataFrame(rows, columns=list(HISTORY_COLUMNS)).astype({"update": int, "expert": int}).to_parquet(path)
-    name = device_name(device)
+        history_of(progress).to_parquet(path)
     cost = {
         "ledger": progress.ledger.to_json(),
-        "device": name,
+        "device": device,
         "threads": compute.threads,
         "devices": distributed.workers(),
         "engine": facts["engine"],
@@ -152,45 +183,77 @@ def _publish(
         "weights_sha256": sha256_file(output / WEIGHTS),
         "milestones_sha256": sha256_file(output / MILESTONES),
         "failed_at_update": progress.failed_at,
-        "device": name,
+        "repeats": repeats(run, engine),
+        "device": device,
         "threads": compute.threads,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "soma": version("soma-repro"),
-        "commit": _commit(),
+        **versions(),
     }
+    if progress.leg is not None:
+        record["leg_sha256"] = sha256_file(output / LEG)
     write_json(output / "run.json", record)
 
 
-def _start(
-    run: RunSpec, experts: range, start: Sequence[Path], head: Path | None
-) -> tuple[Start | None, dict[str, str]]:
-    """What the experts of a part start from, and the hashes of the files that it comes from."""
-    if not start:
-        return None, {}
-    source, files = _source(run, run.start, start)
+def history_of(progress: Progress) -> pd.DataFrame:
+    """Return the rows of `history.parquet`."""
+    rows = [(*row, *drawn) for row, drawn in zip(progress.history, progress.drawn, strict=True)]
+    return pd.DataFrame(rows, columns=list(HISTORY_COLUMNS)).astype({"update": int, "expert": int})
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what runs here, and the commit that the code is at."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "soma": version("soma-repro"),
+        "commit": _commit(),
+    }
+
+
+def _start_hashes(run: RunSpec, part: str, files: Files) -> dict[str, str]:
+    """Return the hashes of the files that the experts of a part start from."""
+    if not files.start:
+        return {}
+    start = [sha256_file(folder / WEIGHTS) for folder in _started_from(run, part, files)]
+    head = _other_head(run, files)
+    return {"start_sha256": sha256_json(start)} | ({"head_sha256": sha256_file(head / WEIGHTS)} if head else {})
+
+
+def _start(run: RunSpec, part: str, files: Files) -> Start | None:
+    """Return what the experts of a part start from, None where they are drawn at random."""
+    if not files.start:
+        return None
     continues = run.kind == "continuation"
-    if continues:
-        files = {part: folder for part, folder in files.items() if set(part_experts(part)) & set(experts)}
-    hashes = {"start_sha256": sha256_json([sha256_file(folder / WEIGHTS) for folder in files.values()])}
-    opened = Checkpoints.open(source, files, experts if continues else range(1))
-    heads = opened
-    if head is not None and run.head_from != run.start:
-        owner, shared = _source(run, run.head_from, [head])
-        heads = Checkpoints.open(owner, shared)
-        hashes["head_sha256"] = sha256_file(head / WEIGHTS)
+    folders = _started_from(run, part, files)
+    source = _source(run, run.start, folders[0])
+    opened = Checkpoints.open(source, {f.name: f for f in folders}, part_experts(part) if continues else range(1))
+    head = _other_head(run, files)
+    heads = Checkpoints.open(_source(run, run.head_from, head), {head.name: head}) if head else opened
     weights = opened.bodies(source.updates, "last"), heads.heads(heads.run.updates, "last")
     if not continues:
-        return Start(*weights), hashes
-    return Start(*weights, opened.memory(), source.updates), hashes
+        return Start(*weights)
+    return Start(*weights, opened.memory(), source.updates)
 
 
-def _source(run: RunSpec, expected: str | None, parts: Sequence[Path]) -> tuple[RunSpec, dict[str, Path]]:
-    """The run that published those parts, and their folders by part name."""
-    source = RunSpec.model_validate(read_json(parts[0] / "run.json")["run"])
+def _started_from(run: RunSpec, part: str, files: Files) -> list[Path]:
+    """Return the folders that a part reads: of a run that is continued, those that hold experts of the part."""
+    if run.kind != "continuation":
+        return list(files.start)
+    own = set(part_experts(part))
+    return [folder for folder in files.start if own & set(part_experts(folder.name))]
+
+
+def _other_head(run: RunSpec, files: Files) -> Path | None:
+    """Return the part whose head is shared, where it is of another run than the bodies."""
+    return files.head if run.head_from != run.start else None
+
+
+def _source(run: RunSpec, expected: str | None, part: Path) -> RunSpec:
+    """Return the run that published a part."""
+    source = RunSpec.model_validate(read_json(part / "run.json")["run"])
     if source.id != expected or source.model != run.model:
-        raise SomaError(f"{parts[0]} holds {source.id}, but {run.id} needs {expected}; run that rule again.")
-    return source, {part.name: part for part in parts}
+        raise SomaError(f"{part} holds {source.id}, but {run.id} needs {expected}; run that rule again.")
+    return source
 
 
 class _StopRequest:

@@ -23,6 +23,11 @@ def train_part(train: Path, shards: Path, **others: Any) -> None:
         SomaError: naming the file that is not.
     """
     if distributed.workers() == 1:  # of several, the process that became torchrun was here
-        check_files(train, {"bytes.bin": read_encoded(train, "train")["files"]["bytes.bin"]})
+        check_text(train)
         Shards.open(shards).verify()
     step.train_part(train=train, shards=shards, **others)
+
+
+def check_text(train: Path) -> None:
+    """Raise a `SomaError` unless the training text has the hash that its manifest records."""
+    check_files(train, {"bytes.bin": read_encoded(train, "train")["files"]["bytes.bin"]})

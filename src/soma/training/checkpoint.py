@@ -1,10 +1,12 @@
 """Weights on disk: safetensors files that carry the hash of their own content. No pickle is ever read.
 
-A run's part publishes two files. WEIGHTS is what others start from, serve or export: the last iterate at the end of
-the budget, with the optimiser state of a run that others continue. MILESTONES is what only evaluation reads: earlier
-updates, and averages. Tensor names are `expert.update.iterate.tensor`, for example `003.00000400.average.body`. `last`
-is the iterate itself, `average` the exponential average of the iterates; `memory` stands before the optimiser state. A
-run with a shared frozen head stores no head; it uses the one of its start.
+A run's part publishes two files of weights. WEIGHTS is what others start from, serve or export: the last iterate at the
+end of the budget, with the optimiser state of a run that others continue. MILESTONES is what only evaluation reads:
+earlier updates, and averages. Tensor names are `expert.update.iterate.tensor`, for example
+`003.00000400.average.body`. `last` is the iterate itself, `average` the exponential average of the iterates; `memory`
+stands before the optimiser state. A run with a shared frozen head stores no head; it uses the one of its start. Some
+runs publish a third file, LEG: the resume state of an update shortly before the end, from which `soma replay` arrives
+at WEIGHTS again.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from soma.manifest import atomic_path
 from soma.rows import ITERATES, Iterate
 from soma.runs import RunSpec, part_experts
 
-WEIGHTS, MILESTONES = "weights.safetensors", "milestones.safetensors"
+WEIGHTS, MILESTONES, LEG = "weights.safetensors", "milestones.safetensors", "leg.safetensors"
 
 MEMORY = "memory"
 """Stands for the iterate in the names of the optimiser state, of a run that others continue."""
@@ -74,9 +76,16 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, json.loads(record["facts"])
 
 
-def publish(folder: Path, run: RunSpec, part: str, kept: Mapping[str, Tensor], identity: str) -> None:
-    """Write both files of a part; `kept` holds every tensor by its name, `identity` stands for all that made them."""
-    for file in (MILESTONES, WEIGHTS):
+def publish(
+    folder: Path,
+    run: RunSpec,
+    part: str,
+    kept: Mapping[str, Tensor],
+    identity: str,
+    files: Sequence[str] = (MILESTONES, WEIGHTS),
+) -> None:
+    """Write the files of a part; `kept` holds every tensor by its name, `identity` stands for all that made them."""
+    for file in files:
         own = {name: tensor for name, tensor in kept.items() if _file(name, run) == file}
         save_tensors(folder / file, own, {"run": run.id, "part": part, "identity": identity})
 

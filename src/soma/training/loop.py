@@ -10,11 +10,13 @@ Shapes: E experts of the group.
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +28,7 @@ from soma.cost import Ledger
 from soma.errors import SomaError
 from soma.rows import ITERATES
 from soma.runs import RunSpec
-from soma.training.checkpoint import MEMORY, load_tensors, save_tensors, tensor_name
+from soma.training.checkpoint import LEG, MEMORY, load_tensors, save_tensors, tensor_name
 from soma.training.learner import Learner, Shard, Windows
 from soma.training.plateau import PlateauState, observe, scheduled
 
@@ -35,6 +37,20 @@ log = logging.getLogger("soma.train")
 HISTORY_COLUMNS = (
     "update", "expert", "train_loss", "expert_validation", "lr", "eps", "data_sha256", "probes_sha256",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class State:
+    """All that the updates after one depend on."""
+
+    tensors: dict[str, Tensor]
+    """The learner's weights and memory, as `weights/body`, `memory/body.m` and so on."""
+    facts: dict[str, Any]
+    """Updates taken, schedule and chains, as JSON."""
+
+    def copied(self) -> State:
+        """Return a copy that further updates do not change."""
+        return State({name: tensor.cpu().clone() for name, tensor in self.tensors.items()}, copy.deepcopy(self.facts))
 
 
 @dataclass
@@ -48,6 +64,8 @@ class Progress:
     schedule: list[PlateauState] = field(default_factory=list)
     kept: dict[str, Tensor] = field(default_factory=dict)
     """Milestone weights by published name."""
+    leg: State | None = None
+    """The state from which the run's last leg can be replayed, once that is reached."""
     history: list[tuple[float, ...]] = field(default_factory=list)
     """Rows of the numeric HISTORY_COLUMNS."""
     drawn: list[tuple[str, str]] = field(default_factory=list)
@@ -80,14 +98,16 @@ class Trainer:
         self,
         save: Callable[[], None],
         *,
+        until: int | None = None,
         save_every: float = 60.0,
         should_stop: Callable[[], bool] = lambda: False,
         report_every: float = 10.0,
     ) -> None:
-        """Run to the end of the budget.
+        """Run to the end of the budget, or to an update before it.
 
         Args:
             save: writes the resume state; called every `save_every` seconds and before an interruption.
+            until: the last update to take; None: all of the budget.
             should_stop: polled after every update.
 
         Raises:
@@ -97,7 +117,7 @@ class Trainer:
         progress, every = self.progress, self.run.settings.plateau.every
         saved = reported = began = time.monotonic()
         first = progress.update
-        while progress.update < self.run.updates:
+        while progress.update < (self.run.updates if until is None else until):
             try:
                 with progress.ledger.measure("update"):
                     loss = self._step()
@@ -112,6 +132,8 @@ class Trainer:
                     self._validate(loss)
             if u in self.run.milestones:
                 self._keep(u)
+            if u == self.run.leg:
+                progress.leg = self.state().copied()
             now = time.monotonic()
             if should_stop():
                 save()
@@ -123,6 +145,21 @@ class Trainer:
             if now - reported >= report_every or (u == self.run.updates and report_every < float("inf")):
                 self._report(loss, (u - first) / max(now - began, 1e-9))
                 reported = now
+
+    def state(self) -> State:
+        """Return what the next update depends on; tensors are not copied."""
+        groups = {"weights": self.learner.weights, "memory": self.learner.memory}
+        tensors = {f"{group}/{name}": tensor for group, of in groups.items() for name, tensor in of.items()}
+        schedule = [asdict(state) for state in self.progress.schedule]
+        return State(tensors, {"update": self.progress.update, "schedule": schedule, "chains": self.learner.chains})
+
+    def continue_from(self, state: State) -> None:
+        """Take over what `state` returned."""
+        for name, tensor in self.state().tensors.items():
+            tensor.copy_(state.tensors[name])
+        self.progress.update = state.facts["update"]
+        self.progress.schedule = [PlateauState(**p) for p in state.facts["schedule"]]
+        self.learner.chains = copy.deepcopy(state.facts["chains"])
 
     def _scheduled(self, initial: float) -> list[float]:
         return [scheduled(self.run.settings.plateau, state, initial) for state in self.progress.schedule]
@@ -198,18 +235,17 @@ class Trainer:
 
 def save_state(path: Path, trainer: Trainer, identity: str) -> None:
     """Write the resume state of the run that `identity` stands for."""
-    progress, learner = trainer.progress, trainer.learner
-    tensors = {"history": torch.tensor(progress.history, dtype=torch.float64)}
-    groups = {"weights": learner.weights, "memory": learner.memory, "average": progress.average, "kept": progress.kept}
-    for group, members in groups.items():
+    progress, state = trainer.progress, trainer.state()
+    leg = progress.leg or State({}, {})
+    tensors = {**state.tensors, "history": torch.tensor(progress.history, dtype=torch.float64)}
+    for group, members in {"average": progress.average, "kept": progress.kept, "leg": leg.tensors}.items():
         tensors |= {f"{group}/{name}": tensor for name, tensor in members.items()}
     facts = {
+        **state.facts,
         "identity": identity,
-        "update": progress.update,
-        "schedule": [asdict(p) for p in progress.schedule],
         "ledger": progress.ledger.to_json(),
         "drawn": progress.drawn,
-        "chains": learner.chains,
+        "leg": leg.facts,
     }
     save_tensors(path, tensors, facts)
 
@@ -226,22 +262,39 @@ def restore_state(path: Path, trainer: Trainer, identity: str) -> bool:
     if facts["identity"] != identity:
         log.warning(f"starting over, since {path} belongs to other settings, data or engine")
         return False
-    progress, learner = trainer.progress, trainer.learner
-    progress.update = facts["update"]
-    progress.history = [tuple(row) for row in tensors.pop("history").tolist()]
-    progress.schedule = [PlateauState(**p) for p in facts["schedule"]]
+    progress = trainer.progress
+    trainer.continue_from(State(tensors, facts))
+    progress.history = [tuple(row) for row in tensors["history"].tolist()]
     progress.ledger = Ledger.from_json(facts["ledger"])
     progress.drawn = [(data, probes) for data, probes in facts["drawn"]]
-    learner.chains = facts["chains"]
-    groups = {"weights": learner.weights, "memory": learner.memory, "average": progress.average}
-    for key, tensor in tensors.items():
-        group, name = key.split("/")
-        if group == "kept":
-            progress.kept[name] = tensor
-        else:
-            groups[group][name].copy_(tensor)
+    progress.kept = _group(tensors, "kept")
+    progress.leg = State(_group(tensors, "leg"), facts["leg"]) if facts["leg"] else None
+    for name, tensor in _group(tensors, "average").items():
+        progress.average[name].copy_(tensor)
     log.info(f"continuing after update {progress.update}")
     return True
+
+
+def publish_leg(folder: Path, run: RunSpec, part: str, leg: State, identity: str) -> None:
+    """Write the state from which the last leg of a part can be replayed."""
+    save_tensors(folder / LEG, leg.tensors, {"run": run.id, "part": part, "identity": identity, "state": leg.facts})
+
+
+def load_leg(folder: Path, identity: str) -> State:
+    """Read what `publish_leg` wrote.
+
+    Raises:
+        SomaError: if the file is missing or damaged, or belongs to another run, other settings, data or engine.
+    """
+    tensors, facts = load_tensors(folder / LEG)
+    if facts["identity"] != identity:
+        raise SomaError(f"{folder / LEG} belongs to other settings, data or engine than {folder / 'run.json'} records.")
+    return State(tensors, facts["state"])
+
+
+def _group(tensors: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:
+    """Return the tensors whose names start with `group/`, by the rest of their names."""
+    return {name.removeprefix(f"{group}/"): t for name, t in tensors.items() if name.startswith(f"{group}/")}
 
 
 def _duration(seconds: float) -> str:

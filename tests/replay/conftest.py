@@ -1,0 +1,22 @@
+"""The tiny campaign of tiny_campaign.py, made once."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.replay.tiny_campaign import make
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory) -> Path:
+    """The campaign; tests leave it as it is."""
+    results = tmp_path_factory.mktemp("campaign") / "results/tiny"
+    make(results, tmp_path_factory.mktemp("work"))
+    return results
+
+
+@pytest.fixture
+def results(finished, tmp_path) -> Path:
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(finished, tmp_path / "results/tiny"))

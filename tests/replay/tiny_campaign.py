@@ -1,0 +1,128 @@
+"""A tiny campaign on real text, made by the steps that make one, without Snakemake."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from soma.data.download import download
+from soma.data.encode import encode
+from soma.data.sets import TestSet, ValidationSet, write_set
+from soma.data.windows import TrainWindows
+from soma.manifest import write_json
+from soma.routing.features import Features, fit_features, sample_ids, transform_all
+from soma.routing.router import Router, assign_all, fit_router
+from soma.routing.shards import build_shards
+from soma.runs import RunSpec
+from soma.settings.data import Data, TextSource
+from soma.settings.routing import Routing
+from soma.settings.training import Training
+from soma.steps.evaluate import evaluate_group
+from soma.steps.train import train_part
+from tests.inference.tiny_model import article_texts, rows_of
+
+WINDOW, PREFIX, EXPERTS = 64, 24, 2
+SETTINGS = {
+    "width": 8, "depth": 1, "embedding": 8, "n_pert": 4, "batch": 4, "crop": 16, "lr": 0.02, "eps": 0.01,
+    "plateau": {"every": 5, "patience": 10, "windows": 4}, "updates": 20,
+}  # fmt: skip
+EGGROLL = {"population": 16, "streams": 4, "tokens": 16, "alpha": 0.5, "step": 0.1, "pair_chunk": 8}
+
+
+def _spec(name: str, kind: str, source: str | None, shards: str, leg: int | None = None, **changes: Any) -> RunSpec:
+    settings = Training.model_validate(SETTINGS | changes)
+    frozen = settings.head == "shared-frozen"
+    return RunSpec(
+        id=name, kind=kind, seed=0, start=source, head_from=source if frozen else None, shards=shards, window=WINDOW,
+        settings=settings, milestones=(10, 20), leg=leg,
+    )  # fmt: skip
+
+
+_RANDOM = {"start": "random", "partition": "iid", "experts": 1}
+SPECS = [
+    _spec("seed-d8-s0", "seed", None, "iid-n1", **_RANDOM),
+    _spec("soma-n2-s0", "arm", "seed-d8-s0", "clusters-n2", leg=12, experts=EXPERTS),
+    _spec("frozen-n2-s0", "arm", "seed-d8-s0", "clusters-n2", experts=EXPERTS, head="shared-frozen"),
+    _spec("bptt-n1-s0", "arm", "seed-d8-s0", "iid-n1", experts=1, partition="iid", method="bptt"),
+    _spec("eggroll-n1-s0", "arm", None, "iid-n1", leg=12, method="eggroll", eggroll=EGGROLL, **_RANDOM),
+]
+PARTS = {spec.id: f"000-{spec.experts - 1:03d}" for spec in SPECS}
+
+
+def make(results: Path, work: Path) -> None:
+    """Make the campaign; `work` is for what it does not keep."""
+    _data(results, work)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for spec in SPECS:
+        train(results, spec, work)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    for role in ("validation", "test"):
+        _evaluate(results, role, work)
+
+
+def train(results: Path, spec: RunSpec, work: Path) -> None:
+    """Train a run as the workflow does."""
+    write_json(work / "run.json", spec.model_dump(mode="json"))
+    write_json(work / "compute.json", {"save_every": 3600})
+    part = PARTS[spec.id]
+    arguments = {
+        "settings": work / "run.json", "part": part, "train": results / "corpus/train",
+        "shards": results / "shards" / spec.shards, "runs": results / "runs",
+        "start": [Path(spec.start) / PARTS[spec.start]] if spec.start else [],
+        "head": Path(spec.head_from) / PARTS[spec.head_from] if spec.head_from else None,
+        "resume": work / "resume" / spec.id, "output": results / "runs" / spec.id / part,
+        "compute": work / "compute.json", "threads": 1, "workers": 1,
+    }  # fmt: skip
+    train_part(**arguments)
+
+
+def _data(results: Path, work: Path) -> None:
+    """Text, features, a router, shards and evaluation sets."""
+    texts = article_texts(400)
+    (work / "text").mkdir()
+    (work / "text/articles.jsonl").write_text(
+        "".join(json.dumps({"text": text.decode()}) + "\n" for text in texts[:300])
+    )
+    source = TextSource(source="text", path=str(work / "text"))
+    download(source, work / "source")
+    encode("train", Data(train=source), work / "source", results / "corpus/train")
+    windows = TrainWindows(results / "corpus/train", WINDOW)
+    routing = Routing(min_df=3, svd=8, sample=400, features=500)
+    features = fit_features(windows, routing, 0, results / "routing/features")
+    transform_all(windows, features, work / "vectors.npy", workers=1)
+    router = results / "routing/router-n2"
+    fit_router(work / "vectors.npy", sample_ids(len(windows), routing, 0), features, EXPERTS, routing, 0, router)
+    loaded = Router.load(router, Features.load(results / "routing/features"))
+    assign_all(work / "vectors.npy", loaded, work / "labels.npy")
+    validation, labels = np.arange(len(windows)) % 8 == 0, np.load(work / "labels.npy", allow_pickle=False)
+    build_shards("clusters", EXPERTS, validation, 0, results / "shards/clusters-n2", labels)
+    build_shards("iid", 1, validation, 0, results / "shards/iid-n1")
+    rows = rows_of(texts[300:], WINDOW + 1)
+    for kind, own in ((ValidationSet, rows[:40]), (TestSet, rows[40:80])):
+        n, nothing = len(own), np.full(len(own), "")
+        documents = np.arange(n) // 4
+        held = kind(own, documents, documents.astype(str), nothing, nothing, nothing, np.arange(n), prefix=PREFIX)
+        write_set(held, results / f"sets/{kind.role}.parquet", {})
+
+
+def _evaluate(results: Path, role: str, work: Path) -> None:
+    """The losses of every run but the seed run, in one file for all runs."""
+    entries = [
+        {
+            "run": spec.model_dump(mode="json"),
+            "parts": [f"{spec.id}/{PARTS[spec.id]}"],
+            "head": f"{spec.head_from}/{PARTS[spec.head_from]}" if spec.head_from else None,
+            "active": [1, spec.experts] if spec.experts > 1 else [1],
+        }
+        for spec in SPECS[1:]
+    ]
+    write_json(work / "entries.json", entries)
+    evaluate_group(
+        work / "entries.json", role, results / f"sets/{role}.parquet", results / "runs", results / "routing",
+        results / f"evaluation/{role}/all.parquet", work / "compute.json", threads=1,
+    )  # fmt: skip
