@@ -1,4 +1,4 @@
-"""Subcommands about a campaign as a whole: `soma plan`, `status`, `verify`, `replay` and `snapshot`."""
+"""Subcommands about a campaign as a whole: `soma plan`, `status`, `verify`, `replay`, `adopt` and `snapshot`."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ run with its history, the last ones with its published weights, the losses of so
 default for one seed of every arm, as far as that is cheap. Nothing below RESULTS is written. The exit status is 1 if
 something differs, nothing could be compared, or a run that was named is not all here."""
 
+_ADOPT = """\
+Give recorded results the digest of code that changed since, if running it again gives what was recorded: after a
+refactoring, so that nothing is trained again. Of training and evaluation the parts that `soma replay` compares are run
+again, of every other step all of it. Anything that is not identical is named, and then nothing is adopted."""
+
 _SNAPSHOT = """\
 Record the campaign of dvc.yaml in dvc.lock, so that `dvc push` can share it. Refused unless `snakemake --dry-run` has
 nothing to do: DVC would keep what is out of date as readily as what is not. With --partial, the stages that have
@@ -47,6 +52,14 @@ def add_commands(commands: Any) -> None:
     c.add_argument("--json", action="store_true", dest="as_json", help="one JSON document instead of lines")
     c.add_argument("--threads", type=int, default=1, help="threads of the arithmetic (default: 1)")
     c.set_defaults(step="replay.run_command")
+    c = _command(commands, "adopt", "keep results whose code was refactored, after a replay", _ADOPT)
+    c.add_argument("--configfile", type=Path, nargs="+", default=[], help="overlays (default: none, campaign small)")
+    c.add_argument(
+        "--reason",
+        help="adopt also what agrees to some digits, or cannot be compared here, for this reason",
+    )
+    c.add_argument("--threads", type=int, default=1, help="threads of the arithmetic (default: 1)")
+    c.set_defaults(step="adopt.adopt")
     c = _command(commands, "snapshot", "hand a finished campaign to DVC", _SNAPSHOT)
     c.add_argument("--partial", action="store_true", help="what a stopped run has finished so far")
     c.set_defaults(step="snapshot.snapshot")

@@ -32,6 +32,8 @@ _PASSING = ("job_hash", "external_jobid", "incomplete")
 
 Entries = dict[str, dict[str, Any]]
 """By file: Snakemake's `record`, and the `content` that it is about."""
+Records = dict[str, dict[str, Any]]
+"""By file: Snakemake's record."""
 
 
 def packed(results: Path) -> Path:
@@ -47,11 +49,23 @@ def pack(results: Path) -> None:
         before = known.get(target)
         # What was not made again was not changed; to read every byte after every run would take long at full size.
         same = before is not None and before["record"] == record
-        entries[target] = {"record": record, "content": before["content"] if same and before else _content(target)}
+        entries[target] = {"record": record, "content": before["content"] if same and before else content(target)}
     if entries:
         if entries != known:
             write_json(packed(results), entries)
         _mark(results)
+
+
+def records(results: Path) -> Records:
+    """Return Snakemake's records of a campaign's files that are here."""
+    return dict(_records(results))
+
+
+def replace(results: Path, changed: Records) -> None:
+    """Write other records of files that are here, for Snakemake and for other clones."""
+    for target, record in changed.items():
+        _write_record(target, record)
+    pack(results)
 
 
 def unpack(results: Path) -> None:
@@ -68,7 +82,7 @@ def unpack(results: Path) -> None:
         # A directory without a stamp came from elsewhere, perhaps after the last call.
         if not news and not (path.is_dir() and not (path / _STAMP).exists()):
             continue
-        if path.exists() and _content(target) != entry["content"]:
+        if path.exists() and content(target) != entry["content"]:
             other = True
             continue
         if news:
@@ -92,7 +106,7 @@ def _read(path: Path) -> Entries:
     return entries
 
 
-def _content(target: str) -> str:
+def content(target: str) -> str:
     """SHA-256 of a file, or of the names and hashes of a directory's files."""
     path = Path(target)
     if not path.is_dir():

@@ -24,7 +24,9 @@ RATES = {
     "the paper's RTX 5090, 6.9e11 operations in 0.154 s at width 32": 4.5e12,
     "one core of the pilot's CPU, 75 GF/s": 7.5e10,
 }
-_UNCHECKED = ("logs", "benchmarks", "resume", "settings", "report.html", "manifest.json", "provenance.json")
+ADOPTIONS = "adoptions.json"
+"""Where a campaign keeps what its adoptions rest on (`steps.adopt`), newest last."""
+_UNCHECKED = ("logs", "benchmarks", "resume", "settings", "report.html", "manifest.json", "provenance.json", ADOPTIONS)
 """What a manifest leaves out: what another run of the same campaign may write differently."""
 
 
@@ -79,6 +81,14 @@ def _left_out() -> GitIgnoreSpec:
 def write_manifest(results: Path) -> None:
     """Record size and hash of every file of a finished campaign."""
     write_json(results / "manifest.json", {"files": describe_files(results, sorted(_checked_files(results)))})
+
+
+def refresh_manifest(results: Path, changed: Sequence[str]) -> None:
+    """Record size and hash of files that were written anew, if the campaign has a manifest."""
+    path = results / "manifest.json"
+    if path.exists():
+        known = read_json(path)["files"]
+        write_json(path, {"files": known | describe_files(results, [name for name in changed if name in known])})
 
 
 def _checked_files(results: Path) -> set[str]:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -69,21 +69,28 @@ class Piece:
 
 
 def replay(
-    results: Path, runs: Sequence[str] | None = None, everything: bool = False, threads: int = 1
-) -> list[Comparison]:
-    """Replay parts of a campaign's runs.
+    results: Path,
+    runs: Sequence[str] | None = None,
+    everything: bool = False,
+    threads: int = 1,
+    only: Literal["training", "evaluation"] | None = None,
+) -> Iterator[Comparison]:
+    """Replay parts of a campaign's runs, with a bar on a terminal that says how long the rest will take.
 
     Args:
         results: folder of the campaign.
         runs: everything of these runs alone, by id.
         everything: all runs and parts; else, without `runs`, the cheap first legs of one seed of every arm, the last
             legs, and one run of every evaluation.
+        only: the legs alone, or the evaluations.
 
     Raises:
         SomaError: if the folder holds no runs, or none of a name that was asked for.
     """
     torch.set_num_threads(threads)
-    return [piece.compare() for piece in _pieces(Campaign.open(results), runs, everything)]
+    pieces = _pieces(Campaign.open(results), runs, everything)
+    wanted = [piece for piece in pieces if only is None or (piece.part is None) == (only == "evaluation")]
+    return _shown(wanted, quiet=False)
 
 
 def run_command(results: Path, runs: Sequence[str], everything: bool, as_json: bool, threads: int) -> None:

@@ -1,0 +1,195 @@
+"""Give recorded results the digest of changed code, where running it again gives what was recorded.
+
+A refactoring changes the digests of the code behind recorded files (`soma.digests`), and Snakemake would make all of
+these files again, training included. Adopting runs the changed code and compares: of training and evaluation the pieces
+that `soma replay` compares, of every other step all of it, in a throw-away copy of the campaign. If everything is
+identical, the records of the files get the new digest, and the evidence is kept beside them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from soma import provenance
+from soma.config import load
+from soma.digests import code
+from soma.errors import SomaError
+from soma.machine import device_name
+from soma.manifest import read_json, write_json
+from soma.plan import make_plan, settings_files
+from soma.steps.campaign import ADOPTIONS, BASE, refresh_manifest
+from soma.steps.replay import replay
+from soma.steps.replay.comparison import Comparison, Status
+from soma.steps.replay.recorded import read_rows
+from soma.steps.rerun import Copy
+from soma.steps.train import versions
+
+_CODE = re.compile(r"'([a-z-]+(?:/[\w+-]+)*):([0-9a-f]{64})'")
+"""How Snakemake writes down the code of a step (`soma.digests.code`)."""
+
+
+@dataclass
+class Outdated:
+    """Recorded files that some code made before it changed."""
+
+    label: str
+    old: str
+    """The digest in their records."""
+    new: str
+    targets: list[str] = field(default_factory=list)
+    compared: list[Comparison] = field(default_factory=list)
+    """What came of running it again."""
+
+
+def adopt(configfile: Sequence[Path], reason: str | None, threads: int) -> None:
+    """Adopt what is recorded of a campaign for the code as it stands.
+
+    Args:
+        reason: adopt also where numbers agree to some digits only, or where files that a comparison needs are not
+            here. It stands in the evidence.
+
+    Raises:
+        SomaError: naming the first difference, or what could not be compared.
+    """
+    plan = make_plan(load(BASE, *configfile))
+    results = Path("results") / plan.config.campaign
+    provenance.unpack(results)
+    records = provenance.records(results)
+    outdated = _outdated(records)
+    if not outdated:
+        print(f"{results}: nothing to adopt; every record has the digest of the code as it stands")
+        return
+    with tempfile.TemporaryDirectory(prefix="soma-adopt-") as folder:
+        copy = Copy(Path(folder), results, settings_files(plan))
+        for each in outdated:
+            for comparison in _compare(each, records, results, copy, threads):
+                each.compared.append(comparison)
+                if comparison.status != "identical":
+                    tqdm.write(f"{each.label}: {comparison.line()}", file=sys.stdout)
+    counts = Counter(comparison.status for each in outdated for comparison in each.compared)
+    _decide(results, outdated, counts, reason)
+    _write(results, outdated, records, reason)
+    print(
+        f"{results}: {sum(len(each.targets) for each in outdated)} files have the digest of the code as it stands; "
+        f"{counts['identical']} comparisons were identical, {counts['agrees']} agreed, {counts['not here']} could not "
+        f"be made ({results / ADOPTIONS})"
+    )
+
+
+def _outdated(records: provenance.Records) -> list[Outdated]:
+    """Return the files behind every digest that is not that of the code as it stands."""
+    found: dict[str, Outdated] = {}
+    for target, record in sorted(records.items()):
+        for label, old in _codes(record):
+            new = code(label).rpartition(":")[2]
+            if new != old:
+                found.setdefault(f"{label}:{old}", Outdated(label, old, new)).targets.append(target)
+    return list(found.values())
+
+
+def _codes(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the labels and digests of code in a record."""
+    matches = (_CODE.fullmatch(text) for text in record["params"])
+    return [(match[1], match[2]) for match in matches if match]
+
+
+def _compare(
+    each: Outdated, records: provenance.Records, results: Path, copy: Copy, threads: int
+) -> Iterator[Comparison]:
+    """Run again what an outdated digest stands for: runs by replay, and every other command as it was called."""
+    step, rest = each.label.split("/")[0], []
+    runs: dict[str, None] = {}
+    for target in each.targets:
+        inside = Path(target).relative_to(results)
+        if step == "train":
+            runs[inside.parts[1]] = None
+        elif step == "evaluate" and inside.parts[0] == "evaluation":
+            runs |= dict.fromkeys(str(run) for run in read_rows(Path(target))["run"].unique())
+        else:
+            rest.append(target)
+    if runs:
+        yield from replay(results, list(runs), threads=threads, only="training" if step == "train" else "evaluation")
+    commands = defaultdict(list)
+    for target in rest:
+        commands[records[target]["shellcmd"]].append(target)
+    for command, targets in tqdm(commands.items(), desc=each.label, disable=None, leave=False):
+        yield copy.rerun(command, targets, records[targets[0]]["input"])
+
+
+def _decide(results: Path, outdated: Sequence[Outdated], counts: Counter[Status], reason: str | None) -> None:
+    """Raise a `SomaError` unless everything is identical, or nothing differs and there is a reason for the rest."""
+    everything = [comparison for each in outdated for comparison in each.compared]
+    different = next((comparison for comparison in everything if comparison.status == "differs"), None)
+    if different:
+        raise SomaError(
+            f"{results}: nothing was adopted, since {counts['differs']} of {len(everything)} comparisons differ; the "
+            f"first: {different.line()}"
+        )
+    unsure = next((comparison for comparison in everything if comparison.status != "identical"), None)
+    if unsure and reason is None:
+        raise SomaError(
+            f"{results}: nothing was adopted, since {len(everything) - counts['identical']} of {len(everything)} "
+            f"comparisons are not identical; the first: {unsure.line()}. If there is a good reason to adopt all the "
+            "same, give it with --reason; the records will show it."
+        )
+
+
+def _write(results: Path, outdated: Sequence[Outdated], records: provenance.Records, reason: str | None) -> None:
+    """Write the new digests and what they rest on."""
+    facts = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "processor": device_name("cpu"),
+        **versions(),
+        **({"reason": reason} if reason else {}),
+    }
+    changed: provenance.Records = {}
+    rewritten = []
+    for each in outdated:
+        for target in each.targets:
+            record = changed.get(target, records[target])
+            old, new = (f"'{each.label}:{digest}'" for digest in (each.old, each.new))
+            changed[target] = record | {"params": [new if text == old else text for text in record["params"]]}
+            if Path(target).name == "run.json":
+                _add_to_record(Path(target), each, facts)
+                rewritten.append(Path(target).relative_to(results).as_posix())
+    path = results / ADOPTIONS
+    before = read_json(path) if path.exists() else []
+    adopted = [_evidence(each) for each in outdated]
+    write_json(path, [*before, facts | {"adopted": adopted}])
+    provenance.replace(results, changed)
+    refresh_manifest(results, rewritten)
+
+
+def _add_to_record(path: Path, each: Outdated, facts: Mapping[str, Any]) -> None:
+    """Add an adoption to the line of those of a run."""
+    record = read_json(path)
+    own = [
+        comparison.line()
+        for comparison in each.compared
+        if comparison.run == record["run"]["id"] and comparison.part in (record["part"], None)
+    ]
+    adoption = {**facts, "code": each.label, "from": each.old, "to": each.new, "compared": own}
+    write_json(path, record | {"adoptions": [*record.get("adoptions", []), adoption]})
+
+
+def _evidence(each: Outdated) -> dict[str, Any]:
+    counts = Counter(comparison.status for comparison in each.compared)
+    compared = [{k: v for k, v in asdict(c).items() if v not in (None, "")} for c in each.compared]
+    return {
+        "code": each.label,
+        "from": each.old,
+        "to": each.new,
+        "files": len(each.targets),
+        "counts": dict(counts),
+        "compared": compared,
+    }
