@@ -2,7 +2,9 @@
 
 A digest starts from the functions that a label names and follows the names that they use, definition by definition
 (`soma.meaning` says what of a definition counts). A class counts whole, and so does a module that is used in other ways
-than by `module.name`. What importing a module does beside defining names counts for all who import it.
+than by `module.name`. What importing a module does beside defining names counts for all who import it. A definition
+that names a C++ file counts it, with what it includes and the compiler's flags beside it. What is named by a string
+alone, to be imported when used, is not followed: it is an entry of a registry, and the label says which.
 
 Only the standard library is used: Snakemake asks for the digest of every job before anything is run.
 """

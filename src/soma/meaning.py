@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -77,8 +77,8 @@ class _Reader(ast.NodeTransformer):
         return node
 
     def _function(self, node: _Function) -> ast.AST:
-        a = node.args
-        arguments = [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]
+        args = node.args
+        arguments = [*args.posonlyargs, *args.args, *args.kwonlyargs, *filter(None, (args.vararg, args.kwarg))]
         if not isinstance(node, ast.Lambda):
             if not node.decorator_list:  # a decorator may read them
                 node.returns = None
@@ -87,7 +87,7 @@ class _Reader(ast.NodeTransformer):
             # All of these are evaluated outside of the function's own scope.
             node.decorator_list = [self.visit(d) for d in node.decorator_list]
             node.returns = node.returns and self.visit(node.returns)
-        self.visit(node.args)
+        self.visit(args)
         body = node.body if isinstance(node.body, list) else [node.body]
         scope = _Scope.of(body)
         scope.keep(argument.arg for argument in arguments)
@@ -182,7 +182,7 @@ class _Scope:
     """Whether it stands in the body of a class."""
 
     @classmethod
-    def of(cls, nodes: list[ast.stmt] | list[ast.expr]) -> _Scope:
+    def of(cls, nodes: Sequence[ast.AST]) -> _Scope:
         scope = cls()
         outer: set[str] = set()
         for node in _own(nodes):
@@ -209,7 +209,7 @@ class _Scope:
     def __contains__(self, name: str) -> bool:
         return name in self.names or name in self.globals
 
-    def keep(self, names: Iterator[str] | list[str] | dict[str, str]) -> None:
+    def keep(self, names: Iterable[str]) -> None:
         for name in names:
             self.names[name] = name
             self.kept.add(name)
@@ -221,7 +221,7 @@ class _Scope:
         return first + len(free)
 
 
-def _own(nodes: list[ast.stmt] | list[ast.expr]) -> Iterator[ast.AST]:
+def _own(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
     """Yield the nodes of a scope, without those of functions, classes and comprehensions in it."""
     todo: list[ast.AST] = list(reversed(nodes))
     while todo:
