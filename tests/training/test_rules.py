@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -55,3 +56,20 @@ def test_an_improvement_resets_the_patience():
 def test_the_floor_neither_raises_nor_is_passed():
     assert scheduled(RULE, PlateauState(scale=0.5**20), 1.0) == 0.2
     assert scheduled(RULE, PlateauState(), 0.1) == 0.1
+
+
+def test_adam_rounds_every_operation_as_ieee_754_says():
+    """Bit for bit what numpy gives: torch's own square root is MKL's, which is not rounded so on any maker's processor."""
+    generator = torch.Generator().manual_seed(0)
+    weights, gradient, m = (torch.randn(1, 50_000, generator=generator) for _ in range(3))
+    v = torch.rand(1, 50_000, generator=generator)
+    f = np.float32
+    w, g, first, second = (x.numpy().copy() for x in (weights, gradient, m, v))
+    Adam(0.9, 0.999, 1e-8, 1e-4).step(weights, gradient, m, v, 7, torch.tensor([[0.01]]))
+    g = g + f(1e-4) * w
+    first = first * f(0.9) + f(1 - 0.9) * g
+    second = second * f(0.999) + f(1 - 0.999) * (g * g)
+    root = np.sqrt((second / f(1 - 0.999**7)).astype(np.float64)).astype(f)  # exact, then rounded once more
+    w = w - f(0.01) * (first / f(1 - 0.9**7)) / (root + f(1e-8))
+    for ours, theirs in ((m, first), (v, second), (weights, w)):
+        np.testing.assert_array_equal(ours.numpy(), theirs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,4 +35,10 @@ class Adam:
         m.mul_(self.beta1).add_((1 - self.beta1) * gradient)
         v.mul_(self.beta2).add_((1 - self.beta2) * (gradient * gradient))
         corrected = v / (1 - power(self.beta2, update))
-        weights.sub_(lr * (m / (1 - power(self.beta1, update))) / (torch.sqrt(corrected) + self.delta))
+        weights.sub_(lr * (m / (1 - power(self.beta1, update))) / (_root(corrected) + self.delta))
+
+
+def _root(x: Tensor) -> Tensor:
+    """Return the square root, rounded as IEEE 754 says: on a CPU torch's is MKL's, which is off by one bit in places,
+    in others on another maker's processor."""
+    return torch.from_numpy(np.sqrt(x.numpy())) if x.device.type == "cpu" else torch.sqrt(x)
