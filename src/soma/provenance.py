@@ -57,14 +57,18 @@ def pack(results: Path) -> None:
 
 
 def records(results: Path) -> Records:
-    """Return Snakemake's records of a campaign's files that are here."""
-    return dict(_records(results))
+    """Return Snakemake's records of a campaign's files, also of those that are not here."""
+    return {target: entry["record"] for target, entry in _read(packed(results)).items()} | dict(_records(results))
 
 
 def replace(results: Path, changed: Records) -> None:
-    """Write other records of files that are here, for Snakemake and for other clones."""
+    """Write other records of a campaign's files, for Snakemake and for other clones."""
+    entries = _read(packed(results))
     for target, record in changed.items():
         _write_record(target, record)
+        known = content(target) if Path(target).exists() else entries[target]["content"]
+        entries[target] = {"record": record, "content": known}
+    write_json(packed(results), entries)
     pack(results)
 
 

@@ -113,7 +113,7 @@ def _compare(
         inside = Path(target).relative_to(results)
         if step == "train":
             runs[inside.parts[1]] = None
-        elif step == "evaluate" and inside.parts[0] == "evaluation":
+        elif step == "evaluate" and inside.parts[0] == "evaluation" and Path(target).exists():
             runs |= dict.fromkeys(str(run) for run in read_rows(Path(target))["run"].unique())
         else:
             rest.append(target)
@@ -158,8 +158,8 @@ def _write(results: Path, outdated: Sequence[Outdated], records: provenance.Reco
         for target in each.targets:
             record = changed.get(target, records[target])
             old, new = (f"'{each.label}:{digest}'" for digest in (each.old, each.new))
-            changed[target] = record | {"params": [new if text == old else text for text in record["params"]]}
-            if Path(target).name == "run.json":
+            changed[target] = record | {"params": sorted(new if text == old else text for text in record["params"])}
+            if Path(target).name == "run.json" and Path(target).exists():
                 _add_to_record(Path(target), each, facts)
                 rewritten.append(Path(target).relative_to(results).as_posix())
     path = results / ADOPTIONS
