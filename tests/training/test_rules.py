@@ -59,7 +59,7 @@ def test_the_floor_neither_raises_nor_is_passed():
 
 
 def test_adam_rounds_every_operation_as_ieee_754_says():
-    """Bit for bit what numpy gives: torch's own square root is MKL's, which is not rounded so on any maker's processor."""
+    """Bit for bit what numpy gives; the square root of torch itself is MKL's, which is not rounded so."""
     generator = torch.Generator().manual_seed(0)
     weights, gradient, m = (torch.randn(1, 50_000, generator=generator) for _ in range(3))
     v = torch.rand(1, 50_000, generator=generator)

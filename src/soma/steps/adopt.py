@@ -69,6 +69,8 @@ def adopt(configfile: Sequence[Path], reason: str | None, threads: int) -> None:
     if not outdated:
         print(f"{results}: nothing to adopt; every record has the digest of the code as it stands")
         return
+    files = ", ".join(f"{each.label} ({len(each.targets)} files)" for each in outdated)
+    print(f"{results}: changed since: {files}", flush=True)
     with tempfile.TemporaryDirectory(prefix="soma-adopt-") as folder:
         copy = Copy(Path(folder), results, settings_files(plan))
         for each in outdated:
