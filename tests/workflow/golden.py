@@ -11,6 +11,7 @@ import torch
 
 from soma.forward.cpu import CpuEngine, available
 from soma.machine import device_name
+from soma.manifest import sha256_file
 
 FOLDER = Path(__file__).parent / "golden"
 TABLES = (
@@ -26,11 +27,17 @@ def machine() -> dict[str, str]:
     return {"isa": isa, "processor": device_name("cpu"), "torch": torch.__version__}
 
 
+def shards(results: Path) -> dict[str, str]:
+    """Return the hash of each division of the training windows, which is torch's and scikit-learn's arithmetic."""
+    return {path.parent.name: sha256_file(path) for path in sorted(results.glob("shards/*/shards.json"))}
+
+
 def main(results: Path) -> None:
     FOLDER.mkdir(exist_ok=True)
     for name in TABLES:
         shutil.copy(results / f"tables/{name}.csv", FOLDER)
     (FOLDER / "machine.json").write_text(json.dumps(machine(), indent=1) + "\n")
+    (FOLDER / "shards.json").write_text(json.dumps(shards(results), indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,14 +14,16 @@ from typing import Any
 import pandas as pd
 
 from soma.provenance import content
-from soma.steps.replay.comparison import Comparison
+from soma.steps.replay.comparison import Agreement, Allowed, Comparison, Different
 from soma.workflow import Settings
 
+ALLOWED = Allowed("sums of numpy and torch, which depend on the processor", digits=9)
+"""Why numbers in rows need not have the same bytes."""
 TIMED = ("reference", "inference")
 """Measurements that hold times, of which no two runs are the same."""
-_TIMES = ("seconds", "per_second", "share", "device")
+_TIMES = ("seconds", "per_second", "share", "device", "peak")
 """What the names of their columns of times, and of what times are of, contain."""
-_OWN = ("logs", "settings", "resume", "benchmarks")
+_OWN = ("logs", "settings", "resume")
 """Folders that the copy has for itself."""
 
 
@@ -68,15 +70,33 @@ class Copy:
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines()[-1:]
             return Comparison(targets[0], None, what, "differs", field="status", reason=" ".join(said))
-        for target in compared:
-            if not _same(target, self.folder / target):
-                return Comparison(targets[0], None, what, "differs", field=target, reason="its content is another")
-        return Comparison(targets[0], None, what, "identical")
+        agreement = Agreement(ALLOWED)
+        try:
+            for target in compared:
+                _compare(target, self.folder / target, agreement)
+        except Different as difference:
+            return Comparison(targets[0], None, what, "differs", **difference.details)
+        digits = agreement.digits()
+        if digits is None:
+            return Comparison(targets[0], None, what, "identical")
+        return Comparison(targets[0], None, what, "agrees", digits=digits, reason=ALLOWED.reason)
 
 
-def _same(recorded: str, made: Path) -> bool:
-    if Path(recorded).stem not in TIMED:
-        return content(recorded) == content(str(made))
+def _compare(recorded: str, made: Path, agreement: Agreement) -> None:
+    """Compare a file with the recorded one: rows number by number, anything else by its bytes."""
+    if content(recorded) == content(str(made)):
+        return
+    name = Path(recorded).name
+    if not name.endswith(".parquet"):
+        raise Different(name, reason="its content is another")
     known, found = (pd.read_parquet(path) for path in (recorded, made))
-    timeless = [name for name in known.columns if not any(part in name for part in _TIMES)]
-    return list(known.columns) == list(found.columns) and known[timeless].equals(found[timeless])
+    agreement.same(f"{name}, columns", list(known.columns), list(found.columns))
+    agreement.same(f"{name}, rows", len(known), len(found))
+    for column in known.columns:
+        if Path(recorded).stem in TIMED and any(part in column for part in _TIMES):
+            continue
+        if known[column].dtype.kind == "f":
+            for here, value in zip(found[column], known[column], strict=True):
+                agreement.close(f"{name}, {column}", value, here)
+        elif not known[column].equals(found[column]):
+            raise Different(f"{name}, {column}", reason="its values are others")

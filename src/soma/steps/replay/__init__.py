@@ -74,7 +74,7 @@ def replay(
     everything: bool = False,
     threads: int = 1,
     only: Literal["training", "evaluation"] | None = None,
-) -> Iterator[Comparison]:
+) -> list[Comparison]:
     """Replay parts of a campaign's runs, with a bar on a terminal that says how long the rest will take.
 
     Args:
@@ -90,7 +90,7 @@ def replay(
     torch.set_num_threads(threads)
     pieces = _pieces(Campaign.open(results), runs, everything)
     wanted = [piece for piece in pieces if only is None or (piece.part is None) == (only == "evaluation")]
-    return _shown(wanted, quiet=False)
+    return list(_shown(wanted, quiet=False))
 
 
 def run_command(results: Path, runs: Sequence[str], everything: bool, as_json: bool, threads: int) -> None:

@@ -178,6 +178,8 @@ def allowed(part: Part, engine: Engine, by_torch: bool) -> Allowed | None:
         by_torch: whether the replayed arithmetic is torch's, whatever the engine.
     """
     recorded = part.record.get("engine")
+    if part.run.settings.method == "eggroll":
+        return Allowed("torch's arithmetic, whose rounding EGGROLL's recurrence amplifies", digits=2)
     if by_torch:
         return Allowed("torch's arithmetic, which depends on the processor")
     if recorded != engine.name:
