@@ -58,6 +58,9 @@ def add_commands(commands: Any) -> None:
         "--reason",
         help="adopt also what agrees to some digits, or cannot be compared here, for this reason",
     )
+    c.add_argument(
+        "--leave", nargs="+", default=[], metavar="CODE", help="leave these to Snakemake, such as measure-precision/cpu"
+    )
     c.add_argument("--threads", type=int, default=1, help="threads of the arithmetic (default: 1)")
     c.set_defaults(step="adopt.adopt")
     c = _command(commands, "snapshot", "hand a finished campaign to DVC", _SNAPSHOT)

@@ -11,7 +11,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from tests.project import ROOT
 
 SOURCES = ROOT / "src/soma/forward/csrc"

@@ -60,11 +60,22 @@ def own_device(name: str) -> torch.device:
 
 @contextmanager
 def group(device: torch.device) -> Iterator[None]:
-    """Joins the workers of this job for the block; a lost worker becomes a `SomaError` for the others."""
+    """Join the workers of this job for the block."""
     if workers() == 1:
         yield
         return
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    with _exchanging():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+@contextmanager
+def _exchanging() -> Iterator[None]:
+    """Make the loss of a worker a `SomaError` for the others; errors of anything else stay what they are."""
     try:
         yield
     except (RuntimeError, dist.DistError) as error:
@@ -72,15 +83,13 @@ def group(device: torch.device) -> Iterator[None]:
             f"worker {rank()} of {workers()} lost the others ({str(error).splitlines()[0]}); start the job again, with "
             "any number of workers, and it continues from its last saved state."
         ) from None
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
 
 
 def barrier() -> None:
     """Wait until every worker is here."""
     if dist.is_initialized():
-        dist.barrier()
+        with _exchanging():
+            dist.barrier()
 
 
 def any_worker(flag: bool) -> bool:
@@ -88,8 +97,9 @@ def any_worker(flag: bool) -> bool:
     if not dist.is_initialized():
         return flag
     value = torch.tensor(float(flag), device=_collective_device())
-    dist.all_reduce(value, op=dist.ReduceOp.MAX)
-    return bool(value.item())
+    with _exchanging():
+        dist.all_reduce(value, op=dist.ReduceOp.MAX)
+        return bool(value.item())
 
 
 class DistributedEngine(Engine):
@@ -120,7 +130,8 @@ class DistributedEngine(Engine):
         padded[:, : mine.shape[1]] = torch.from_numpy(mine)
         padded = padded.to(_collective_device())
         gathered = [torch.empty_like(padded) for _ in range(workers())]
-        dist.all_gather(gathered, padded)
+        with _exchanging():
+            dist.all_gather(gathered, padded)
         counts = [len(_share(len(probes.directions), r, workers())) for r in range(workers())]
         return torch.cat([x[:, :n] for x, n in zip(gathered, counts, strict=True)], dim=1).cpu().numpy()
 
@@ -134,7 +145,8 @@ class DistributedEngine(Engine):
             partial = self.engine.combine(part, np.ascontiguousarray(coefficients[:, own.start : own.stop]))
             total = torch.from_numpy(partial)
         total = total.to(_collective_device())
-        dist.all_reduce(total)
+        with _exchanging():
+            dist.all_reduce(total)
         return total.cpu().numpy()
 
     def token_losses(

@@ -51,12 +51,13 @@ class Outdated:
     """What came of running it again."""
 
 
-def adopt(configfile: Sequence[Path], reason: str | None, threads: int) -> None:
+def adopt(configfile: Sequence[Path], reason: str | None, leave: Sequence[str], threads: int) -> None:
     """Adopt what is recorded of a campaign for the code as it stands.
 
     Args:
         reason: adopt also where numbers agree to some digits only, or where files that a comparison needs are not
             here. It stands in the evidence.
+        leave: codes that are not adopted, so that Snakemake makes their files again.
 
     Raises:
         SomaError: naming the first difference, or what could not be compared.
@@ -65,7 +66,7 @@ def adopt(configfile: Sequence[Path], reason: str | None, threads: int) -> None:
     results = Path("results") / plan.config.campaign
     provenance.unpack(results)
     records = provenance.records(results)
-    outdated = _outdated(records)
+    outdated = [each for each in _outdated(records) if each.label not in leave]
     if not outdated:
         print(f"{results}: nothing to adopt; every record has the digest of the code as it stands")
         return
@@ -135,7 +136,7 @@ def _decide(results: Path, outdated: Sequence[Outdated], counts: Counter[Status]
     if different:
         raise SomaError(
             f"{results}: nothing was adopted, since {counts['differs']} of {len(everything)} comparisons differ; the "
-            f"first: {different.line()}"
+            f"first: {different.line()}. What is meant to change, leave to Snakemake: --leave CODE."
         )
     unsure = next((comparison for comparison in everything if comparison.status != "identical"), None)
     if unsure and reason is None:
