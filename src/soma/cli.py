@@ -1,4 +1,4 @@
-"""The command line: a subcommand per workflow rule, and those of `cli_models` and `cli_campaign`.
+"""Command line with one subcommand per workflow rule, and those of `cli_models` and `cli_campaign`.
 
 Libraries are imported by the step that needs them.
 """
@@ -23,7 +23,7 @@ _ROLES = ("validation", "test", "external")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand; a `SomaError` becomes one sentence on the terminal and in the log, and exit status 1."""
+    """Run one subcommand; print and log a `SomaError` as one sentence and return exit status 1."""
     args = _parser().parse_args(argv)
     options = {k: v for k, v in vars(args).items() if k not in ("log", "command", "step")}
     try:
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SomaError as error:
         log.error(str(error))
         return 1
-    except BrokenPipeError:  # whoever read our output has had enough
+    except BrokenPipeError:  # the reader of our output has stopped reading
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
@@ -55,8 +55,8 @@ _UNEXPECTED = "unexpected error in `soma %s`; please report it with this trace"
 
 
 def _start_logging(path: Path | None) -> None:
-    """Messages go to the terminal and, with --log, to the rule's log file."""
-    logging.raiseExceptions = False  # on a full disk the log cannot be written either, which is no news
+    """Send messages to the terminal and, with --log, to the rule's log file."""
+    logging.raiseExceptions = False  # on a full disk the log cannot be written either; do not report that as well
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Subcommands about a campaign as a whole: `soma plan`, `status`, `verify`, `replay`, `adopt` and `snapshot`."""
+"""Subcommands for a whole campaign: `soma plan`, `status`, `verify`, `replay`, `adopt` and `snapshot`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ something so far: for a campaign that takes several sittings."""
 
 
 def add_commands(commands: Any) -> None:
-    """Add them to the parser's subcommands."""
+    """Add these subcommands to the parser."""
     c = _command(commands, "plan", "what a campaign will cost", _PLAN)
     c.add_argument("--configfile", type=Path, nargs="+", default=[], help="overlays (default: none, campaign small)")
     c.add_argument("--rate", type=float, help="operations per second of your device, for one more line of device-hours")

@@ -1,4 +1,4 @@
-"""Subcommands for people who use a trained model: `soma score`, `soma sample`, `soma route`, `soma export`."""
+"""Subcommands for using a trained model: `soma score`, `soma sample`, `soma route`, `soma export`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ router, ensemble.json with a hash of every file, and README.md, a model card wit
 
 
 def add_commands(commands: Any) -> None:
-    """Add them to the parser's subcommands."""
+    """Add these subcommands to the parser."""
     c = _command(commands, "score", "nats and bits per byte of files under a model", _SCORE)
     c.add_argument("files", nargs="+", metavar="FILE", help="text files, one document each; - is standard input")
     _model_options(c, threads=_CORES)

@@ -1,7 +1,7 @@
-"""The typed configuration: what a campaign is, and nothing that is not used.
+"""Typed configuration of a campaign.
 
-`config/config.yaml` is the base; an overlay (`config/toy.yaml`, `config/paper.yaml`, one of your own) is merged over
-it. Everything is validated before anything runs; an unknown key is an error that names it. The JSON schema under
+`config/config.yaml` is the base; an overlay (`config/toy.yaml`, `config/paper.yaml`, or your own) is merged over it.
+Everything is validated before anything runs; an unknown key is an error that names it. The JSON schema under
 `workflow/schemas/` and `config/README.md` are generated from the models below and in soma.settings.
 """
 
@@ -24,25 +24,25 @@ from soma.settings.training import Compute, Training
 
 
 class SeedRun(Training):
-    """The run that every expert starts from: one model, all windows, random start, a head that learns."""
+    """The run that every expert starts from: one model, all windows, random initialisation, a trained head."""
 
     subset: Fraction = 1.0
-    """Share of the training windows that it sees."""
+    """Share of the training windows that it uses."""
 
 
 class Arm(Training):
-    """One line of a comparison: a run for each of its seeds."""
+    """One line of a comparison, with one run per seed."""
 
     label: str = ""
-    """Name in tables and figures; empty: made from the settings."""
+    """Name in tables and figures; empty: derived from the settings."""
     recipe: str | None = None
-    """Named settings that lie between `training` and this arm's own."""
+    """Named settings applied between `training` and this arm's own."""
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0,)
     """Seeds; each is an independent run with an independent seed run."""
     k: Positive | None = None
     """Experts whose predictions are averaged; null: min(4, N)."""
     counterpart: str | None = None
-    """Row of the paper's Tables 4 and 9 that this arm stands beside, as method-nN-pP (`soma-n2-p64`)."""
+    """Row of the paper's Tables 4 and 9 to compare with this arm, as method-nN-pP (`soma-n2-p64`)."""
 
     @model_validator(mode="after")
     def _possible(self) -> Arm:
@@ -54,19 +54,19 @@ class Arm(Training):
 
     @property
     def active(self) -> int:
-        """k: how many experts a prediction averages."""
+        """Number of experts that a prediction averages (k)."""
         return self.k if self.k is not None else min(4, self.experts)
 
 
 class Config(Model):
     campaign: Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$")]
-    """Name; outputs lie under results/<campaign>/."""
+    """Name; outputs are written to results/<campaign>/."""
     watermark: str = ""
-    """Drawn over every figure and printed under every table; empty: nothing."""
+    """Text over every figure and under every table; empty: none."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Root of every random stream that is not a run's own: splits, router, bootstrap."""
+    """Seed of every random stream that does not belong to a run: splits, router, bootstrap."""
     compute: Compute = Compute()
-    """Where and how it runs."""
+    """Device, parallelism and engine."""
     data: Data = Data()
     """Corpora, windows, splits."""
     routing: Routing = Routing()
@@ -76,15 +76,15 @@ class Config(Model):
     training: Training = Training()
     """Defaults of every run."""
     seed_run: SeedRun
-    """Changes that the seed run makes to `training`; sizes come from the arm it serves."""
+    """Changes to `training` for the seed run; sizes come from the arm it serves."""
     recipes: dict[str, Training] = Field(default_factory=dict)
     """Named changes to `training` that arms can share."""
     arms: dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$")], Arm]
     """Named runs; each merges training < recipe < its own keys."""
     products: Products
-    """Which arms a table or figure shows."""
+    """Arms shown in each table and figure."""
     untestable: dict[Annotated[str, Field(pattern="^C[0-9]+$")], str] = Field(default_factory=dict)
-    """Claims that this campaign is too small to test, each with the reason that the claims page prints."""
+    """Claims that this campaign is too small to test, each with the reason printed on the claims page."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
@@ -104,7 +104,7 @@ class Config(Model):
         return self
 
     def _check_start(self, name: str, arm: Arm) -> None:
-        """An arm that continues another must be able to take over its weights."""
+        """Check that an arm which continues another can take over its weights."""
         if arm.start in ("seed", "random"):
             return
         other = self.arms.get(arm.start)
@@ -138,7 +138,7 @@ class Config(Model):
 
 
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """Deep merge, overlay over base; another `source` replaces the whole source.
+    """Merge an overlay deeply over a base; a different `source` replaces the whole source.
 
     A `null` under `arms`, `recipes` or `untestable` removes the entry (in `resolve`).
     """
@@ -154,7 +154,7 @@ def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]
 
 
 def resolve(raw: Mapping[str, Any], where: str = "configuration") -> Config:
-    """Validate a merged configuration; arms become complete (training < recipe < arm).
+    """Validate a merged configuration and complete its arms (training < recipe < arm).
 
     Raises:
         SomaError: one sentence per problem, each naming the key.
@@ -197,7 +197,7 @@ def _sentence(error: Any) -> str:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """The safe loader, with `1e-3` and `8.33e6` as the numbers that YAML 1.2 says they are; PyYAML reads strings."""
+    """A safe loader that reads `1e-3` and `8.33e6` as numbers, as YAML 1.2 specifies; PyYAML reads them as strings."""
 
 
 _Loader.add_implicit_resolver(
@@ -219,7 +219,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def load(base: Path, *overlays: Path) -> Config:
-    """The base file with overlays merged over it, in order."""
+    """Load the base file with overlays merged over it, in order."""
     raw = read_yaml(base)
     for overlay in overlays:
         raw = merge(raw, read_yaml(overlay))

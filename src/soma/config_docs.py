@@ -1,4 +1,4 @@
-"""`config/README.md` and the JSON schema, generated from the models of `soma.config` (`make docs`)."""
+"""Generation of `config/README.md` and the JSON schema from the models of `soma.config` (`make docs`)."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
 
 
 def schema() -> str:
-    """JSON schema of a resolved configuration; editors use it to complete and check YAML."""
+    """Return the JSON schema of a resolved configuration; editors use it to complete and check YAML."""
     return json.dumps(Config.model_json_schema(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def readme() -> str:
-    """Every key with its type, default and meaning."""
+    """Return a page that lists every key with its type, default and meaning."""
     parts = [_INTRODUCTION]
     for title, model in _SECTIONS:
         inherited = set(training.Training.model_fields) if model in (config.SeedRun, config.Arm) else set()

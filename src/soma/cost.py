@@ -1,4 +1,4 @@
-"""What a run costs, as six quantities that are never merged (docs/paper.md sections 1 and 5).
+"""The cost of a run, as six quantities that are never merged (docs/paper.md sections 1 and 5).
 
 - *arithmetic operations*: counted exactly, the same on any machine; comparisons at equal budget use them;
 - *aggregate device time*: the time of all devices inside recorded updates, waiting included;
@@ -21,20 +21,22 @@ from typing import Any
 
 @dataclass
 class Ledger:
-    """Seconds of one training process by phase, kept across interruptions."""
+    """Seconds that one training process spent in each phase, kept across interruptions."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     sessions: list[list[float]] = field(default_factory=list)
-    """Wall-clock start and last sign of life of every process that worked on this, seconds since the epoch."""
+    """Wall-clock start and last activity of every process that worked on this, in seconds since the epoch."""
     marks: dict[int, dict[str, float]] = field(default_factory=dict)
     """Seconds by phase up to each milestone."""
     processor: dict[str, float] = field(default_factory=dict)
-    """Seconds by phase that this process's threads ran on a processor: fewer where something else ran beside them."""
+    """Processor seconds of this process's threads by phase; less than `seconds` where other programs competed."""
     _began: float = 0.0
     """Monotonic clock at the start of this process's session."""
 
     def begin(self) -> None:
-        """A process starts to work. Its session is as long as the monotonic clock says: the other one may be set."""
+        """Start a session of this process; its length follows the monotonic clock, since the wall clock may be
+        adjusted.
+        """
         self.sessions.append([time.time()] * 2)
         self._began = time.monotonic()
 
@@ -49,7 +51,7 @@ class Ledger:
             self.sessions[-1][1] = self.sessions[-1][0] + time.monotonic() - self._began
 
     def mark(self, update: int) -> None:
-        """Remember the seconds at a milestone."""
+        """Record the seconds spent up to a milestone."""
         self.marks[update] = dict(self.seconds)
 
     def to_json(self) -> dict[str, Any]:
@@ -63,7 +65,7 @@ class Ledger:
 
 
 def aggregate_device_seconds(parts: Sequence[Ledger], devices: Sequence[int], update: int) -> float:
-    """Sum over devices of the time inside recorded updates up to a milestone, communication and waiting included.
+    """Sum the time inside recorded updates up to a milestone over devices, including communication and waiting.
 
     Args:
         devices: how many devices worked on each part at once; all are charged for all of its time.
@@ -72,28 +74,28 @@ def aggregate_device_seconds(parts: Sequence[Ledger], devices: Sequence[int], up
 
 
 def whole_job_seconds(parts: Sequence[Ledger], devices: Sequence[int]) -> float:
-    """Sum over devices of all the time that jobs ran: start, reading, validation and saving included."""
+    """Sum all the time that jobs ran over devices, including start, reading, validation and saving."""
     return sum(n * (end - start) for part, n in zip(parts, devices, strict=True) for start, end in part.sessions)
 
 
 def processor_share(parts: Sequence[Ledger], threads: int) -> float:
-    """Share of the processors of its threads that the recorded updates had; below 1 where something else ran beside.
+    """Return the processor time of the recorded updates as a share of what their threads could have used.
 
-    It says nothing about work on a GPU, which needs little of a processor.
+    It is below 1 where other programs competed. It says nothing about work on a GPU, which needs little processor time.
     """
     seconds = sum(part.seconds.get("update", 0.0) for part in parts)
     return sum(part.processor.get("update", 0.0) for part in parts) / (threads * seconds) if seconds else 1.0
 
 
 def idealised_elapsed_seconds(parts: Sequence[tuple[Ledger, int]], update: int) -> float:
-    """Recorded updates of the slowest expert, with a part's time divided evenly over its (number of) experts."""
+    """Return the time of the slowest expert's recorded updates; a part's time is divided evenly over its experts."""
     return max(part.marks[update]["update"] / experts for part, experts in parts)
 
 
 def actual_elapsed_seconds(parts: Sequence[Ledger]) -> float:
-    """From the first start to the last end, by the machine's clock; includes whatever else it did between.
+    """Return the wall-clock time from the first start to the last end, including any other work in between.
 
-    A clock that was set back between two sessions cannot make it shorter than the longest of them.
+    It is never shorter than the longest session, even if the clock was set back between two sessions.
     """
     sessions = [session for part in parts for session in part.sessions]
     span = max(end for _, end in sessions) - min(start for start, _ in sessions)

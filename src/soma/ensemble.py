@@ -20,7 +20,7 @@ TokenLosses = Callable[[int, NDArray[np.uint8]], NDArray[np.float64]]
 
 
 def lstm_losses(engine: Engine, spec: LSTMSpec, theta: Tensor, head: Tensor) -> TokenLosses:
-    """Of LSTM experts: bodies [N, M], heads [N, V, H], or [1, V, H] shared by all."""
+    """Return the losses of LSTM experts with bodies [N, M] and heads [N, V, H], or one shared head [1, V, H]."""
 
     def losses(expert: int, windows: NDArray[np.uint8]) -> NDArray[np.float64]:
         own = expert if head.shape[0] > 1 else 0
@@ -32,7 +32,7 @@ def lstm_losses(engine: Engine, spec: LSTMSpec, theta: Tensor, head: Tensor) -> 
 def selected_losses(
     token_losses: TokenLosses, windows: NDArray[np.uint8], selected: NDArray[np.integer], prefix: int
 ) -> NDArray[np.float64]:
-    """Loss of every scored byte under each selected expert alone, in nats.
+    """Compute the loss of every scored byte under each selected expert alone, in nats.
 
     Output positions R ... W - 1 are scored: the router saw bytes 0 ... R - 1, byte R is an input only.
 
@@ -52,7 +52,7 @@ def selected_losses(
 
 
 def mixture_losses(losses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """-log of the mean probability over the selected experts: [n, K, S] to [n, S], in float64."""
+    """Compute -log of the mean probability over the selected experts: [n, K, S] to [n, S], in float64."""
     lowest = losses.min(axis=1, keepdims=True)
     total = np.add.accumulate(exact.exp(lowest - losses), axis=1)[:, -1]
     return lowest[:, 0] - exact.log(total / losses.shape[1])

@@ -1,5 +1,5 @@
-"""The one kind of error a user is meant to read."""
+"""The one kind of error that is meant for users."""
 
 
 class SomaError(Exception):
-    """One sentence that says what is wrong, where, and what to do; the command line prints it and exits 1."""
+    """One sentence that says what is wrong, where, and how to fix it; the command line prints it and exits with 1."""

@@ -1,4 +1,4 @@
-"""Losses of trained ensembles on an evaluation set, per document. The only module that opens the test set."""
+"""Per-document losses of trained ensembles on an evaluation set. Only this module opens the test set."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Role = Literal["validation", "test", "external"]
 
 
 def open_set(role: Role, path: Path) -> EvaluationSet:
-    """An evaluation set as the type of its role; another role's file is an error."""
+    """Open an evaluation set with the type of its role; a file of another role is an error."""
     return {"validation": open_validation, "test": open_test, "external": open_external}[role](path)
 
 
@@ -36,12 +36,12 @@ def evaluate(
     engine: Engine,
     active: Sequence[int],
 ) -> pd.DataFrame:
-    """Summed loss of every document at every milestone, for both iterates and each number of active experts.
+    """Sum the losses of each document at every milestone, for both iterates and each number of active experts.
 
     Args:
         shared_head: [V, H] of a run with a shared frozen head, else None.
         selected: experts of every window in the router's order, nearest first, [n, K].
-        active: how many of them to average; each at most K.
+        active: numbers of experts to average; each at most K.
 
     Returns:
         One row per (update, iterate, k, document) with COLUMNS; `nats` is the sum over `bytes` scored bytes.

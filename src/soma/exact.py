@@ -1,8 +1,8 @@
-"""Arithmetic whose bits are the same on every processor and with every build of numpy.
+"""Arithmetic with the same bits on every processor and with every build of numpy.
 
-A mathematics library may differ from another in the last bit of a logarithm or a cosine, and a sum may be taken in an
-order that suits a processor. Whatever reaches a weight is therefore computed here from additions, multiplications,
-divisions and square roots alone, each of which IEEE 754 rounds in one way, and in an order that is stated.
+Mathematics libraries may differ in the last bit of a logarithm or a cosine, and the order of a sum may depend on the
+processor. Everything that affects a weight is therefore computed here from additions, multiplications, divisions and
+square roots alone, each of which IEEE 754 rounds in exactly one way, in a stated order.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 
 _LN_2 = 0.6931471805599453
 _LN_2_HIGH, _LN_2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
-"""Their sum is log 2 to 100 bits, and small multiples of the first are exact."""
+"""The sum is log 2 to 100 bits, and small multiples of the first part are exact."""
 
 
 def mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean over all but the first axis, added one after the other; [n, ...] to [n]."""
+    """Return the mean over all axes but the first, summed sequentially; [n, ...] to [n]."""
     flat = values.reshape(len(values), -1)
     return np.add.accumulate(flat, axis=1)[:, -1] / flat.shape[1]
 
 
 def power(base: float, exponent: int) -> float:
-    """Return base ** exponent for an exponent of 0 or more, by squaring."""
+    """Return base ** exponent for an exponent >= 0, by repeated squaring."""
     result = 1.0
     while exponent:
         if exponent & 1:
@@ -49,7 +49,7 @@ def log(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return e^x for x of at most 0, to about 2e-16; below -708 as if it were -708.
+    """Return e^x for x <= 0, to about 2e-16; values below -708 are treated as -708.
 
     x = k log 2 + r with |r| at most (log 2) / 2, and e^r as a Taylor series.
     """
@@ -63,7 +63,8 @@ def exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def cos_turns(turns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return cos(2 pi turns) for turns in [0, 1), to about 2e-16.
+    """Return cos(2 pi turns) for turns in [0, 1), to about 2e-16. The nearest quarter turn is subtracted exactly; the
+    rest, at most an eighth, goes into the Taylor series.
 
     The nearest quarter turn is taken off, which is exact; the rest, at most an eighth, goes into the Taylor series.
     """
@@ -79,10 +80,10 @@ def cos_turns(turns: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def root(x: NDArray[np.float64], degree: int) -> NDArray[np.float64]:
-    """Return the real root of numbers of 1 or more, by Newton's method from a power of two, to about 1e-15."""
+    """Return the real root of numbers >= 1, by Newton's method from a power of two, to about 1e-15."""
     finite = np.isfinite(x)
     _, e = np.frexp(x)
-    y = np.ldexp(np.where(finite, 1.0, x), np.where(finite, -(-e // degree), 0))  # not below the root
+    y = np.ldexp(np.where(finite, 1.0, x), np.where(finite, -(-e // degree), 0))  # at least the root
     with np.errstate(invalid="ignore"):
         while True:
             below = y

@@ -1,4 +1,4 @@
-"""What a time was measured on."""
+"""Name of the hardware that times were measured on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 def device_name(device: str | torch.device) -> str:
-    """Name of a GPU, or of the processor where the device is the CPU."""
+    """Return the name of the GPU, or of the processor if the device is the CPU."""
     device = torch.device(device)
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)

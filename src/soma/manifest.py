@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and what is known about them: hashes, atomic writes, manifests."""
+"""Atomic writes, hashes and manifests, so that a file is either complete or absent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHUNK = 1 << 22
 
 
 def sha256_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, read in constant memory."""
+    """Return the SHA-256 of a file's bytes, read in constant memory."""
     digest = hashlib.sha256()
     with path.open("rb") as f:
         while chunk := f.read(_CHUNK):
@@ -27,16 +27,16 @@ def sha256_file(path: Path) -> str:
 
 
 def sha256_json(value: Any) -> str:
-    """SHA-256 of a value's canonical JSON (sorted keys, no spaces)."""
+    """Return the SHA-256 of a value's canonical JSON (sorted keys, no spaces)."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 @contextmanager
 def atomic_path(target: Path) -> Iterator[Path]:
-    """A temporary path beside `target` that takes its place when the block ends without an error.
+    """Yield a temporary path that replaces `target` when the block ends without an error.
 
-    A reader sees the old file or the whole new one, also after a kill or a power cut: the bytes are on disk
-    before the rename. An error removes what was written.
+    A reader sees either the old file or the complete new one, even after a kill or a power cut: the bytes are on disk
+    before the rename. After an error the temporary file is removed.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
@@ -44,7 +44,7 @@ def atomic_path(target: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        os.chmod(temporary, 0o644)  # last, since writers may put a file of their own in its place
+        os.chmod(temporary, 0o644)  # last, since writers may replace the temporary file by one of their own
         with temporary.open("rb+") as f:
             os.fsync(f.fileno())
         os.replace(temporary, target)
@@ -54,7 +54,7 @@ def atomic_path(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_directory(target: Path) -> Iterator[Path]:
-    """The same for a directory: `target` appears, replacing an older one, only when the block ends without error."""
+    """Yield a temporary directory that replaces `target` when the block ends without an error."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     os.chmod(temporary, 0o755)
@@ -79,7 +79,7 @@ def write_json(target: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; a missing or damaged file is a `SomaError` that names it."""
+    """Read JSON; raise a `SomaError` that names the file if it is missing or damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -89,7 +89,7 @@ def read_json(path: Path) -> Any:
 
 
 def describe_files(directory: Path, names: list[str]) -> dict[str, dict[str, Any]]:
-    """Size and hash of files, for a manifest: {name: {bytes, sha256}}."""
+    """Return size and hash of files for a manifest: {name: {bytes, sha256}}."""
     return {
         name: {"bytes": (directory / name).stat().st_size, "sha256": sha256_file(directory / name)} for name in names
     }

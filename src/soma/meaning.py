@@ -1,5 +1,8 @@
-"""What of a source text has a meaning: Python without docstrings, annotations that nothing reads and the names of local
-variables, C++ without comments and spaces. Where it is not certain that a word means nothing, it stays."""
+"""The parts of source code that can change its behaviour.
+
+Docstrings, unread annotations and the names of local variables are left out of Python, comments and spaces out of C++.
+In doubt, a word stays.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +14,33 @@ from dataclasses import dataclass, field
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 _READS_NAMES = {"locals", "vars", "dir", "eval", "exec"}
-"""Functions that see what a local variable is called."""
+"""Functions that can see the names of local variables."""
 
 
 @dataclass
 class Meaning:
-    """What a statement of a module says, and what it uses."""
+    """The meaning of a top-level statement, and what it uses."""
 
     text: str = ""
     names: set[str] = field(default_factory=set)
-    """Names of the module (or built in) with the attributes that follow: `spsa.estimate`."""
+    """Module-level or built-in names with the attributes that follow: `spsa.estimate`."""
     imports: set[str] = field(default_factory=set)
-    """The same of what it imports itself, from the full name on: `soma.estimators.spsa.estimate`."""
+    """Names from its own imports, in full: `soma.estimators.spsa.estimate`."""
     loads: set[str] = field(default_factory=set)
-    """Full names of what it imports itself, used or not."""
+    """Full names that it imports itself, used or not."""
     sources: set[str] = field(default_factory=set)
     """C++ files that it names."""
 
 
 def of_statement(statement: ast.stmt) -> Meaning:
-    """Return the meaning of a statement at the top of a module; the statement itself is changed."""
+    """Return the meaning of a top-level statement; modifies the statement."""
     reader = _Reader()
     reader.found.text = _text(reader.visit(statement))
     return reader.found
 
 
 def bindings(statement: ast.Import | ast.ImportFrom) -> dict[str, str]:
-    """Return the full name of what every name stands for that an import binds."""
+    """Return the full name behind every name that an import binds."""
     if isinstance(statement, ast.Import):
         whole = {alias.asname: alias.name for alias in statement.names if alias.asname}
         return whole | {(first := alias.name.split(".")[0]): first for alias in statement.names if not alias.asname}
@@ -47,7 +50,7 @@ def bindings(statement: ast.Import | ast.ImportFrom) -> dict[str, str]:
 
 
 class _Reader(ast.NodeTransformer):
-    """Takes out what means nothing, numbers local variables, and notes what is used."""
+    """A visitor that removes what has no meaning, numbers local variables, and notes what is used."""
 
     def __init__(self) -> None:
         self.found = Meaning()
@@ -65,7 +68,7 @@ class _Reader(ast.NodeTransformer):
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
-        """A field's annotation is read, by pydantic say; a variable's is not."""
+        """Keep a field's annotation, which pydantic for example reads, and drop a variable's."""
         if self._in_class:
             return self.generic_visit(node)
         return self.visit(ast.Assign([node.target], node.value)) if node.value else None
@@ -80,11 +83,11 @@ class _Reader(ast.NodeTransformer):
         args = node.args
         arguments = [*args.posonlyargs, *args.args, *args.kwonlyargs, *filter(None, (args.vararg, args.kwarg))]
         if not isinstance(node, ast.Lambda):
-            if not node.decorator_list:  # a decorator may read them
+            if not node.decorator_list:  # a decorator may read the annotations
                 node.returns = None
                 for argument in arguments:
                     argument.annotation = None
-            # All of these are evaluated outside of the function's own scope.
+            # All of these are evaluated outside the function's own scope.
             node.decorator_list = [self.visit(d) for d in node.decorator_list]
             node.returns = node.returns and self.visit(node.returns)
         self.visit(args)
@@ -101,7 +104,7 @@ class _Reader(ast.NodeTransformer):
 
     def _comprehension(self, node: _Comprehension) -> ast.AST:
         first = node.generators[0]
-        outside = self.visit(first.iter)  # evaluated where the comprehension stands
+        outside = self.visit(first.iter)  # evaluated in the enclosing scope
         first.iter = ast.Constant(None)
         self._enter(node, _Scope.of([generator.target for generator in node.generators]))
         self.generic_visit(node)
@@ -115,7 +118,7 @@ class _Reader(ast.NodeTransformer):
         if not self._scopes:
             inside = list(ast.walk(node))
             told = any(isinstance(n, ast.Name) and n.id in _READS_NAMES for n in inside)
-            # A class in a function has names of its own, which are attributes: to tell them apart is not worth it.
+            # The names in a nested class are attributes; distinguishing them is not worth the effort.
             self._renames = not told and not any(isinstance(n, ast.ClassDef) for n in inside)
             self._locals = 0
         if self._renames:
@@ -127,7 +130,7 @@ class _Reader(ast.NodeTransformer):
         self._in_class = self._scopes.pop().in_class
 
     def _scope_of(self, name: str) -> _Scope | None:
-        """Return the scope that binds a name, or nothing where it is the module's."""
+        """Return the scope that binds a name, or None if the module does."""
         scope = next((scope for scope in reversed(self._scopes) if name in scope), None)
         return None if scope is None or name in scope.globals else scope
 
@@ -173,13 +176,13 @@ class _Scope:
     """The names that a function or a comprehension binds."""
 
     names: dict[str, str] = field(default_factory=dict)
-    """What each is written as."""
+    """Replacement of each name."""
     kept: set[str] = field(default_factory=set)
-    """Those that are parameters, functions or classes, or bound where the syntax tree has mere text."""
+    """Names of parameters, functions and classes, and names that the syntax tree holds as plain strings."""
     imports: dict[str, str] = field(default_factory=dict)
     globals: set[str] = field(default_factory=set)
     in_class: bool = False
-    """Whether it stands in the body of a class."""
+    """True in the body of a class."""
 
     @classmethod
     def of(cls, nodes: Sequence[ast.AST]) -> _Scope:
@@ -215,14 +218,14 @@ class _Scope:
             self.kept.add(name)
 
     def number(self, first: int) -> int:
-        """Number the names that are not kept, which no program can see, in the order in which they are bound."""
+        """Assign numbers to the names that are not kept, which no program can see, in the order of their binding."""
         free = [name for name in self.names if name not in self.kept | self.globals]
         self.names |= {name: str(i) for i, name in enumerate(free, first)}
         return first + len(free)
 
 
 def _own(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Yield the nodes of a scope, without those of functions, classes and comprehensions in it."""
+    """Yield the nodes of a scope, but not those of functions, classes and comprehensions in it."""
     todo: list[ast.AST] = list(reversed(nodes))
     while todo:
         node = todo.pop()
@@ -232,7 +235,7 @@ def _own(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
 
 
 def _text(node: object) -> str:
-    """Write a syntax tree in the same way in every version of Python: fields that are empty are left out."""
+    """Write a syntax tree in the same way in every version of Python; empty fields are left out."""
     if isinstance(node, ast.AST):
         fields = (
             f"{name}={_text(value)}" for name, value in ast.iter_fields(node) if value is not None and value != []
@@ -261,7 +264,7 @@ _CPP = re.compile(
 
 
 def of_cpp(source: str) -> str:
-    """Return the words of a C++ file; a line of the preprocessor stays one, and its spaces may mean something."""
+    """Return the tokens of a C++ file; a preprocessor line stays whole, as its spaces may matter."""
     words: list[str] = []
     directive, begins = False, True
     for found in _CPP.finditer(source):
@@ -280,5 +283,5 @@ def of_cpp(source: str) -> str:
 
 
 def includes(source: str) -> list[str]:
-    """Return the files of its own that a C++ file includes."""
+    """Return the project's own files that a C++ file includes."""
     return re.findall(r'^\s*#\s*include\s*"([^"]+)"', source, re.MULTILINE)

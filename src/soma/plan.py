@@ -1,4 +1,4 @@
-"""From a configuration to the runs that its products need: who is trained, on what, from what, for how long."""
+"""Expansion of a configuration into the runs that its products need: experts, data, start and budget of each."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ from soma.settings.training import Training
 
 @dataclass(frozen=True)
 class Plan:
-    """Every run of a campaign and how it is cut into jobs."""
+    """All runs of a campaign and their division into jobs."""
 
     config: Config
     arms: dict[str, Arm]
-    """The arms that products run: those of the configuration, those that they continue, and those derived from one."""
+    """Arms that products run: those in the configuration, those they continue, and those derived from another arm."""
     arm_runs: dict[str, list[RunSpec]]
-    """Runs of each arm, in the order of its seeds. A derived arm may share the run of another."""
+    """Runs of each arm, in the order of its seeds. A derived arm may share a run with another."""
     runs: dict[str, RunSpec]
     groups: dict[str, tuple[str, ...]]
-    """Arms that one evaluation job takes together: one of Table 4's alone, or those of a product that no other has."""
+    """Arms that one evaluation job covers: a single arm of Table 4, or those of a product that no earlier group has."""
 
     def active_counts(self, arm: str) -> list[int]:
-        """Numbers of active experts that are evaluated: the nearest alone, and the arm's k."""
+        """Return the numbers of active experts to evaluate: the nearest alone, and the arm's k."""
         return sorted({1, self.arms[arm].active})
 
     @cached_property
     def group_of(self) -> dict[str, str]:
-        """The group that evaluates an arm."""
+        """Group that evaluates each arm."""
         return {arm: group for group, arms in self.groups.items() for arm in arms}
 
     def group_runs(self, group: str) -> dict[str, tuple[RunSpec, str]]:
-        """Every run of a group with its arm, by run id."""
+        """Return every run of a group with its arm, by run id."""
         return {run.id: (run, arm) for arm in self.groups[group] for run in self.arm_runs[arm]}
 
     @cached_property
     def expert_counts(self) -> list[int]:
-        """Every N whose runs need clusters of their own."""
+        """Every N that needs its own clusters."""
         return sorted({int(r.shards.removeprefix("clusters-n")) for r in self.runs.values() if "clusters" in r.shards})
 
     def parts(self, run: RunSpec) -> list[str]:
-        """Names of the groups of experts that one job trains in lockstep, `first-last`."""
+        """Return the names of the groups of experts that one job trains in lockstep, `first-last`."""
         # A summed loss needs the losses of all experts in one place.
         per_job = run.experts if run.settings.loss == "summed" else self.config.compute.experts_per_job
         firsts = range(0, run.experts, per_job)
         return [f"{a:03d}-{min(a + per_job, run.experts) - 1:03d}" for a in firsts]
 
     def folders(self, run: RunSpec) -> list[str]:
-        """Where a run's parts lie, below the folder of all runs."""
+        """Return the folders of a run's parts, relative to the folder of all runs."""
         return [f"{run.id}/{part}" for part in self.parts(run)]
 
     def start_folders(self, run: RunSpec, part: str) -> list[str]:
-        """Parts of other runs that the experts of a part start from."""
+        """Return the parts of other runs that the experts of a part start from."""
         if run.start is None:
             return []
         source = self.runs[run.start]
@@ -67,11 +67,11 @@ class Plan:
         return [f"{source.id}/{name}" for name in parts]
 
     def head_folder(self, run: RunSpec) -> str | None:
-        """The part that holds the frozen head of a run, if it shares one."""
+        """Return the part that holds a run's shared frozen head, if it has one."""
         return self.folders(self.runs[run.head_from])[0] if run.head_from else None
 
     def published(self, run: RunSpec) -> dict[str, Any]:
-        """What a step needs to know to open a trained run (steps.published)."""
+        """Return the facts that a step needs to open a trained run (steps.published)."""
         return {
             "run": run.model_dump(mode="json", exclude={"leg"}),
             "parts": self.folders(run),
@@ -79,7 +79,7 @@ class Plan:
         }
 
     def files(self, runs: Iterable[RunSpec]) -> list[RunSpec]:
-        """Those runs and the ones whose heads they share: what must be trained before they can be opened."""
+        """Return these runs and those whose heads they share: all that must be trained before they can be opened."""
         found = {}
         for run in runs:
             found[run.id] = run
@@ -88,7 +88,7 @@ class Plan:
         return list(found.values())
 
     def measured_runs(self, name: str) -> list[RunSpec]:
-        """Runs that a measurement opens."""
+        """Return the runs that a measurement opens."""
         p = self.config.products
         arms: dict[str, Sequence[str]] = {
             "variance": p.variance.arms,
@@ -105,7 +105,7 @@ class Plan:
 
 MEASUREMENTS = ("variance", "objective", "reference", "active", "inference", "estimator-variance", "precision")
 EARLY = ("variance", "reference")
-"""Those that also measure the first milestone."""
+"""Measurements that also cover the first milestone."""
 
 
 def run_id(arm: str, seed: int) -> str:
@@ -113,7 +113,7 @@ def run_id(arm: str, seed: int) -> str:
 
 
 def make_plan(config: Config) -> Plan:
-    """The runs that the configured products need, seed runs included.
+    """Plan the runs that the configured products need, including seed runs.
 
     Raises:
         SomaError: if two arms of the configuration describe the same run.
@@ -148,7 +148,9 @@ def make_plan(config: Config) -> Plan:
 
 
 def settings_files(plan: Plan) -> dict[str, Any]:
-    """What each rule reads, as JSON: one entry per rule or run, so that an edit reruns what it touches and no more."""
+    """Return the settings that each rule reads, as JSON: one entry per rule or run, so that an edit reruns only the
+    rules it affects.
+    """
     config = plan.config
     data = config.data.model_dump(mode="json")
     by_position = {r: {k: data[r][k] for k in ("source", "every", "at")} for r in ("validation", "test")}
@@ -165,7 +167,7 @@ def settings_files(plan: Plan) -> dict[str, Any]:
     windows = {"seed": config.seed, "window": config.data.window}
     routing = config.routing.model_dump(mode="json")
     features = {k: routing[k] for k in ("features", "min_df", "svd", "sample")}
-    # Where and how fast it ran is no part of what a table shows; how a run is cut into jobs is where its files lie.
+    # Tables do not depend on device or speed; the division of a run into jobs determines where its files are.
     compute = {"experts_per_job": config.compute.experts_per_job}
     return {
         "source-train": {"source": data["train"]},
@@ -188,12 +190,12 @@ def settings_files(plan: Plan) -> dict[str, Any]:
 
 
 def _evaluation(plan: Plan, group: str) -> list[dict[str, Any]]:
-    """Every run of a group, and how many experts are averaged."""
+    """Return every run of a group with the numbers of experts to average."""
     return [plan.published(run) | {"active": plan.active_counts(arm)} for run, arm in plan.group_runs(group).values()]
 
 
 def _searched(plan: Plan) -> dict[str, list[list[dict[str, Any]]]]:
-    """Of every arm whose lr and eps are searched its settings, each as the runs that are tested if it is chosen."""
+    """Return the candidate settings of each tuned arm; each lists the runs to test if it is chosen."""
     tuning = plan.config.products.tuning
 
     def entries(arm: str) -> list[dict[str, Any]]:
@@ -203,7 +205,7 @@ def _searched(plan: Plan) -> dict[str, list[list[dict[str, Any]]]]:
 
 
 def _measurement(plan: Plan, name: str) -> dict[str, Any]:
-    """The runs of a measurement and the settings of its product."""
+    """Return the runs of a measurement and the settings of its product."""
     products = plan.config.products.model_dump(mode="json")
     runs = [plan.published(run) for run in plan.measured_runs(name)]
     out: dict[str, Any] = {"seed": plan.config.seed, "runs": runs, "milestones": name in EARLY}
@@ -226,14 +228,14 @@ def _measurement(plan: Plan, name: str) -> dict[str, Any]:
 
 
 def _named_arms(config: Config) -> dict[str, Arm]:
-    """Arms of the configuration that a product shows, and those that they continue."""
+    """Return the configured arms that a product shows, and those that they continue."""
     names = dict.fromkeys(config.products.arms)
     names |= dict.fromkeys(start for name in names if (start := config.arms[name].start) in config.arms)
     return {name: config.arms[name] for name in names}
 
 
 def _groups(config: Config) -> dict[str, tuple[str, ...]]:
-    """Every arm that is evaluated, in the first group that has it."""
+    """Return the groups of evaluated arms; each arm is in the first group that has it."""
     p = config.products
     products = {
         "controls": p.controls.arms,
@@ -254,7 +256,7 @@ def _groups(config: Config) -> dict[str, tuple[str, ...]]:
 
 
 def _derived_arms(config: Config) -> dict[str, dict[str, Arm]]:
-    """Arms that products derive from one by changing settings, by product."""
+    """Return the arms that products derive from a base arm by changing settings, by product."""
     p, arms = config.products, config.arms
 
     def derive(base: str, variants: Mapping[str, Mapping[str, Any]]) -> dict[str, Arm]:
@@ -295,7 +297,7 @@ def _arm_run(config: Config, name: str, arm: Arm, seed: int) -> RunSpec:
 
 
 def _start(config: Config, arm: Arm, seed: int) -> tuple[str | None, str | None]:
-    """The run that an arm's run starts from, and the one whose frozen head it shares."""
+    """Return the run that an arm's run starts from, and the one whose frozen head it shares."""
     if arm.start in config.arms:
         other = config.arms[arm.start]
         seed = seed if seed in other.seeds else other.seeds[0]
@@ -305,7 +307,7 @@ def _start(config: Config, arm: Arm, seed: int) -> tuple[str | None, str | None]
 
 
 def _seed_run(config: Config, arm: Arm, seed: int) -> RunSpec:
-    """The seed run of an arm's sizes: one model on all windows, from a random start, with a head that learns."""
+    """Return the seed run for an arm's sizes: one model on all windows, random initialisation, a trained head."""
     sizes = {"width": arm.width, "depth": arm.depth, "embedding": arm.embedding}
     fixed = {"experts": 1, "head": "local", "partition": "iid", "start": "random", "milestones": (1.0,)}
     settings = config.seed_run.model_copy(update={**sizes, **fixed})
@@ -330,13 +332,13 @@ def _seed_id(arm: Arm, seed: int) -> str:
 
 
 def _plain(settings: Training | SeedRun | Arm, updates: int) -> Training:
-    """The training settings alone, without what only tables read, so that a new label retrains nothing."""
+    """Return the training settings without those that only tables read, so that a new label retrains nothing."""
     fields = settings.model_dump(include=set(Training.model_fields))
     return Training.model_validate({**fields, "updates": updates, "operations": None})
 
 
 def _last_leg(run: RunSpec) -> int | None:
-    """Where the last leg of a run starts: two checks of the schedule lie in it, the last of them at the end."""
+    """Return the first update of a run's last leg, which holds two checks of the schedule, the last one at the end."""
     every = run.settings.plateau.every
     checks_before_the_end = (run.updates - 1) // every
     return max(1, every * (checks_before_the_end - 1)) if run.updates > 1 else None

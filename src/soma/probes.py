@@ -1,10 +1,9 @@
-"""Perturbation directions, regenerated from their counters and never stored: Rademacher probes, packed two bits per
-coordinate, and Gaussian ones.
+"""Perturbation directions, regenerated from counters and never stored: packed Rademacher and Gaussian probes.
 
-Coordinate i of a direction takes its bits from Philox block i // 64: words 0 and 2 of a block say which of its 64
-coordinates are non-zero, words 1 and 3 which are negative, lowest bit first. A sparse probe keeps a weight with
-probability 1/2 and always keeps a normalisation gain; a dense probe keeps everything. There is no rescaling by the
-inverse probability (docs/paper.md section 4), so E[z z^T] = diag(q) with q = 1/2 or 1.
+Rademacher probes take two bits per coordinate. Coordinate i of a direction uses Philox block i // 64: words 0 and 2 of
+a block mark which of its 64 coordinates are non-zero, words 1 and 3 which are negative, lowest bit first. A sparse
+probe keeps a weight with probability 1/2 and always keeps a normalisation gain; a dense probe keeps everything. There
+is no rescaling by the inverse probability (docs/paper.md section 4), so E[z z^T] = diag(q) with q = 1/2 or 1.
 
 A Gaussian probe is standard normal in every coordinate (q = 1): one Philox block and one Box-Muller pair each, rounded
 to float32 here and nowhere else, so that every engine perturbs by the same numbers and sums the same bits. (Numpy's
@@ -39,7 +38,9 @@ class Probes:
     directions: range
 
     def packed(self) -> NDArray[np.uint32]:
-        """Words [E, J, K, 4] of Rademacher probes; a zero bit in words 0 and 2 means that a coordinate stays."""
+        """Return the words [E, J, K, 4] of Rademacher probes; a zero bit in words 0 and 2 leaves its coordinate
+        unperturbed.
+        """
         kept = kept_bits(self.spec, self.kind)
         blocks = -(-self.spec.size // 64)
         expert = np.array(self.experts)[:, None, None]
@@ -49,11 +50,11 @@ class Probes:
         return words
 
     def signs(self) -> NDArray[np.int8]:
-        """z in {-1, 0, 1} of Rademacher probes, [E, J, M]."""
+        """Return z in {-1, 0, 1} of Rademacher probes, [E, J, M]."""
         return unpack(self.packed(), self.spec.size)
 
     def normals(self) -> NDArray[np.float32]:
-        """z of Gaussian probes, [E, J, M]."""
+        """Return z of Gaussian probes, [E, J, M]."""
         out = np.empty((len(self.experts), len(self.directions), self.spec.size), dtype=np.float32)
         for e, expert in enumerate(self.experts):
             for j, direction in enumerate(self.directions):
@@ -61,15 +62,15 @@ class Probes:
         return out
 
     def vectors(self) -> NDArray[np.int8] | NDArray[np.float32]:
-        """z of any kind, [E, J, M]."""
+        """Return z of any kind, [E, J, M]."""
         return self.normals() if self.kind == "gaussian" else self.signs()
 
     def part(self, experts: slice, directions: slice) -> Probes:
-        """Those of the experts and directions at these places."""
+        """Restrict to slices of experts and directions."""
         return replace(self, experts=self.experts[experts], directions=self.directions[directions])
 
     def combine(self, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
-        """sum_j c_j z_j for c [E, J]; float64 [E, M], summed in the order of j."""
+        """Compute sum_j c_j z_j for c [E, J], in the order of j; float64 [E, M]."""
         if self.kind != "gaussian":
             return combine(self.packed(), coefficients, self.spec.size)
         total = np.zeros((len(self.experts), self.spec.size))
@@ -79,13 +80,13 @@ class Probes:
 
 
 def unpack(packed: NDArray[np.uint32], size: int) -> NDArray[np.int8]:
-    """Packed words [..., K, 4] as z in {-1, 0, 1}, int8 [..., size]."""
+    """Unpack words [..., K, 4] to z in {-1, 0, 1}, int8 [..., size]."""
     kept, negative = (_bits(packed[..., i::2])[..., :size] for i in (0, 1))
     return kept * (1 - 2 * negative)
 
 
 def combine(packed: NDArray[np.uint32], coefficients: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-    """sum_j c_j z_j for packed [E, J, K, 4] and c [E, J]; float64 [E, size], summed in the order of j."""
+    """Compute sum_j c_j z_j for packed [E, J, K, 4] and c [E, J], in the order of j; float64 [E, size]."""
     total = np.zeros((packed.shape[0], size))
     for j in range(packed.shape[1]):
         total += coefficients[:, j, None] * unpack(packed[:, j], size)
@@ -98,7 +99,7 @@ def _bits(words: NDArray[np.uint32]) -> NDArray[np.int8]:
 
 
 def kept_bits(spec: LSTMSpec, kind: ProbeKind) -> NDArray[np.uint32]:
-    """Bits of the coordinates that no Rademacher probe zeroes, [K, 2]."""
+    """Return the bits of the coordinates that no Rademacher probe zeroes, [K, 2]."""
     if kind == "gaussian":
         raise ValueError("a gaussian probe has no bits; use its normals")
     mask = spec.gains if kind == "sparse" else np.ones(spec.size, dtype=bool)

@@ -1,12 +1,13 @@
-"""Snakemake's records of how each file was made, kept beside the files, so that they hold in another clone.
+"""Snakemake's records of how each file was made, kept beside the files so that they are valid in another clone.
 
-Snakemake compares settings, code and inputs with the records in `.snakemake/metadata`. Without them it goes by dates,
-which neither git nor DVC keeps: it would train again what was only copied, or call current what an edit has outdated.
-`pack` writes the records of a campaign to `results/<campaign>/provenance.json`; `unpack` gives those back to Snakemake
-that belong to the files which are here.
+Snakemake compares settings, code and inputs with the records in `.snakemake/metadata`. Without them it relies on
+modification times, which neither git nor DVC preserves: it would retrain files that were only copied, or consider files
+current that an edit has outdated. `pack` writes the records of a campaign to `results/<campaign>/provenance.json`;
+`unpack` gives Snakemake back the records of the files that are present.
 
-The records are Snakemake's own (the format of the version that pyproject.toml pins). A directory needs two things more:
-Snakemake compares files by content but directories by date alone, so one that holds what was recorded gets an old date.
+The records are Snakemake's own (in the format of the version pinned in pyproject.toml). Directories need one more step:
+Snakemake compares files by content but directories by date alone, so a directory with the recorded content gets an old
+date.
 """
 
 from __future__ import annotations
@@ -26,28 +27,28 @@ _RECORDS = STATE / "metadata"
 _MARKS = STATE / "provenance"
 _STAMP = ".snakemake_timestamp"
 _OLD = 315532800.0
-"""1980: before every output, and a date that each file system and archive can hold."""
+"""1980: older than every output, and valid in every file system and archive."""
 _PASSING = ("job_hash", "external_jobid", "incomplete")
-"""What a record says about the process that made a file, and no later one can use."""
+"""Fields about the process that made a file, of no use to a later one."""
 
 Entries = dict[str, dict[str, Any]]
-"""By file: Snakemake's `record`, and the `content` that it is about."""
+"""For each file, Snakemake's `record` and the hash of the `content` that it describes."""
 Records = dict[str, dict[str, Any]]
-"""By file: Snakemake's record."""
+"""For each file, Snakemake's record."""
 
 
 def packed(results: Path) -> Path:
-    """Where the records of a campaign are kept."""
+    """Return the path of a campaign's records."""
     return results / "provenance.json"
 
 
 def pack(results: Path) -> None:
-    """Write the records of a campaign's files; those of files that are not here (not pulled, say) stay as they were."""
+    """Write the records of a campaign's files; those of absent files (not pulled, say) stay as they were."""
     known = _read(packed(results))
     entries = {target: entry for target, entry in known.items() if not Path(target).exists()}
     for target, record in _records(results):
         before = known.get(target)
-        # What was not made again was not changed; to read every byte after every run would take long at full size.
+        # A file that was not remade has not changed; reading every byte after every run would take long at full size.
         same = before is not None and before["record"] == record
         entries[target] = {"record": record, "content": before["content"] if same and before else content(target)}
     if entries:
@@ -57,12 +58,12 @@ def pack(results: Path) -> None:
 
 
 def records(results: Path) -> Records:
-    """Return Snakemake's records of a campaign's files, also of those that are not here."""
+    """Return Snakemake's records of a campaign's files, including absent ones."""
     return {target: entry["record"] for target, entry in _read(packed(results)).items()} | dict(_records(results))
 
 
 def replace(results: Path, changed: Records) -> None:
-    """Write other records of a campaign's files, for Snakemake and for other clones."""
+    """Replace records of a campaign's files, for Snakemake and for other clones."""
     entries = _read(packed(results))
     for target, record in changed.items():
         _write_record(target, record)
@@ -73,9 +74,9 @@ def replace(results: Path, changed: Records) -> None:
 
 
 def unpack(results: Path) -> None:
-    """Hand Snakemake the records of the files that are what was recorded, or that are not here yet.
+    """Give Snakemake the records of the files that match them or are absent.
 
-    The record of a file with other content stays out: it would call a file current that some other settings made.
+    The record of a file with other content is left out: it would make a file from other settings look current.
     """
     entries = _read(packed(results))
     if not entries:
@@ -83,7 +84,7 @@ def unpack(results: Path) -> None:
     news, other = not _marked(results), False
     for target, entry in entries.items():
         path = Path(target)
-        # A directory without a stamp came from elsewhere, perhaps after the last call.
+        # A directory without a stamp was copied here, perhaps after the last call.
         if not news and not (path.is_dir() and not (path / _STAMP).exists()):
             continue
         if path.exists() and content(target) != entry["content"]:
@@ -111,7 +112,7 @@ def _read(path: Path) -> Entries:
 
 
 def content(target: str) -> str:
-    """SHA-256 of a file, or of the names and hashes of a directory's files."""
+    """Return the SHA-256 of a file, or of the names and hashes of a directory's files."""
     path = Path(target)
     if not path.is_dir():
         return sha256_file(path)
@@ -123,7 +124,7 @@ def content(target: str) -> str:
 
 
 def _records(results: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Files of a campaign that are here, with their records."""
+    """Return the files of a campaign that are present, with their records."""
     found = []
     for path in sorted(_RECORDS.rglob("*")) if _RECORDS.is_dir() else []:
         if path.is_file() and Path(target := _target(path)).is_relative_to(results) and Path(target).exists():
@@ -135,12 +136,14 @@ def _records(results: Path) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _target(path: Path) -> str:
-    """The file that a record is about: the record's name is the file's in base64, cut where names may be no longer."""
+    """Return the file that a record describes: the record is named after it in base64, split at the longest possible
+    name.
+    """
     return urlsafe_b64decode("".join(part.removeprefix("@") for part in path.relative_to(_RECORDS).parts)).decode()
 
 
 def _write_record(target: str, record: dict[str, Any]) -> None:
-    for folder in (_RECORDS, STATE / "incomplete"):  # one without the other looks like an old Snakemake's
+    for folder in (_RECORDS, STATE / "incomplete"):  # one alone looks like an older Snakemake's
         folder.mkdir(parents=True, exist_ok=True)
     name, width = urlsafe_b64encode(target.encode()).decode(), os.pathconf(_RECORDS, "PC_NAME_MAX") - 1
     cut = [name[i : i + width] for i in range(0, len(name), width)]
@@ -154,7 +157,7 @@ def _marker(results: Path) -> Path:
 
 
 def _marked(results: Path) -> bool:
-    """Whether this version of the records was handed over already; Snakemake's own are newer since."""
+    """Return True if Snakemake already has this version of the records; its own are newer since then."""
     return _marker(results).exists()
 
 

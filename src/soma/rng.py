@@ -1,9 +1,9 @@
-"""Counter-based randomness: every random number is a pure function of what it is for.
+"""Counter-based randomness: every random number is a pure function of its purpose and address.
 
-A `Stream` is named by a root seed and a purpose ("probe", "batch", "split", ...). A number in it is addressed by
-a counter (block, direction, update, expert), so neither chunking, nor the number of threads or devices, nor an
-interruption can change it, and nothing is ever stored. The generator is Philox4x32-10 (Salmon et al., "Parallel
-random numbers: as easy as 1, 2, 3", SC 2011); engines in other languages reproduce the same words.
+A `Stream` is named by a root seed and a purpose ("probe", "batch", "split", ...). Its numbers are addressed by a
+counter (block, direction, update, expert), so chunking, the number of threads or devices, and interruptions cannot
+change them, and nothing is ever stored. The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as
+easy as 1, 2, 3", SC 2011); engines in other languages reproduce the same words.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _W0, _W1 = 0x9E3779B9, 0xBB67AE85
 
 
 def philox4x32(counter: tuple[ArrayLike, ArrayLike, ArrayLike, ArrayLike], key: int) -> NDArray[np.uint32]:
-    """Ten rounds of Philox4x32.
+    """Apply ten rounds of Philox4x32.
 
     Args:
         counter: four broadcastable arrays of 32-bit counter words, lowest word first.
@@ -54,36 +54,36 @@ class Stream:
 
     @classmethod
     def named(cls, seed: int, *purpose: str) -> Stream:
-        """The stream of `seed` for a purpose: the key is the first 8 bytes of a SHA-256 over both."""
+        """Return the stream of `seed` for a purpose; the key is the first 8 bytes of a SHA-256 of both."""
         text = "/".join([str(seed), *purpose])
         return cls(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little"))
 
     def words(
         self, n: int, *, direction: ArrayLike = 0, update: ArrayLike = 0, expert: ArrayLike = 0
     ) -> NDArray[np.uint32]:
-        """n 32-bit words for every address; shape: broadcast(direction, update, expert) + (n,)."""
+        """Draw n 32-bit words for every address; shape: broadcast(direction, update, expert) + (n,)."""
         d, u, e = (np.asarray(a)[..., None] for a in (direction, update, expert))
         out = philox4x32((np.arange(-(-n // 4)), d, u, e), self.key)
         return out.reshape(*out.shape[:-2], -1)[..., :n]
 
     def uniform(self, n: int, **address: ArrayLike) -> NDArray[np.float64]:
-        """n float64 numbers in [0, 1) with 53 random bits each."""
+        """Draw n float64 numbers in [0, 1) with 53 random bits each."""
         w = self.words(2 * n, **address).astype(np.uint64)
         return ((w[..., 0::2] << np.uint64(21)) | (w[..., 1::2] >> np.uint64(11))) * 2.0**-53
 
     def integers(self, n: int, high: int, **address: ArrayLike) -> NDArray[np.int64]:
-        """n integers in [0, high); the bias of taking them from 53 bits is below high / 2**53."""
+        """Draw n integers in [0, high); deriving them from 53 bits biases them by less than high / 2**53."""
         return (self.uniform(n, **address) * high).astype(np.int64)
 
     def normal(self, n: int, **address: ArrayLike) -> NDArray[np.float64]:
-        """n standard normal float64 numbers (Box-Muller)."""
+        """Draw n standard normal float64 numbers (Box-Muller)."""
         u = self.uniform(2 * n, **address)
         return np.sqrt(-2.0 * exact.log(1.0 - u[..., 0::2])) * exact.cos_turns(u[..., 1::2])
 
     def permutation(self, n: int, **address: ArrayLike) -> NDArray[np.int64]:
-        """A random order of range(n)."""
+        """Draw a random permutation of range(n)."""
         return np.argsort(self.uniform(n, **address), kind="stable")
 
     def seed32(self) -> int:
-        """A 32-bit seed for a library that wants its own generator (scikit-learn's `random_state`)."""
+        """Draw a 32-bit seed for a library with its own generator (scikit-learn's `random_state`)."""
         return int(self.words(1)[0])

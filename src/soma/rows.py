@@ -1,4 +1,4 @@
-"""What a row of an evaluation is about, and what it holds."""
+"""Keys and columns of an evaluation's rows."""
 
 from typing import Literal
 
@@ -8,4 +8,4 @@ ITERATES: tuple[Iterate, ...] = ("last", "average")
 
 KEYS = ("run", "set", "split", "update", "iterate", "k", "document")
 COLUMNS = (*KEYS, "document_id", "group", "host", "windows", "bytes", "nats")
-"""KEYS, and of the document: its id in the corpus, row group and host, and `nats` summed over the scored `bytes`."""
+"""KEYS, then the document's id in the corpus, row group and host, and `nats` summed over the scored `bytes`."""

@@ -1,4 +1,4 @@
-"""A run: one trained thing, described by data alone."""
+"""Specification of a run, as data alone."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from soma.settings.training import Training
 
 
 class RunSpec(Model):
-    """One trained thing, described by data alone; this is what a training job reads, and all that it reads."""
+    """One training run, described by data alone; a training job reads this and nothing else."""
 
     id: str
     kind: Literal["seed", "arm", "continuation"]
-    """A seed run starts others; an arm's run stands in tables; a continuation goes on from an arm's run."""
+    """A seed run starts others; tables show an arm's runs; a continuation continues an arm's run."""
     seed: int
     """Root of the run's random streams. Runs of one kind and seed draw the same batches and probes."""
     start: str | None
-    """Run whose final weights the experts copy: a seed run's only expert, or expert by expert, with the optimiser
-    state, the run that is continued; null: random initialisation."""
+    """Run whose final weights the experts copy: from a seed run, its only expert; from a continued run, each expert
+    with its optimiser state; null: random initialisation."""
     head_from: str | None = None
-    """Run whose final head all experts share; null: heads of their own, or the head as it is drawn."""
+    """Run whose final head all experts share; null: local heads, or the head as initialised."""
     keep_memory: bool = False
-    """Whether the optimiser state is published, since other runs continue this one."""
+    """True to publish the optimiser state, since other runs continue this one."""
     may_fail: bool = False
-    """Whether a loss that is not finite is a result, to be counted, rather than an error."""
+    """True to count divergence as a result instead of raising."""
     shards: str
     """Folder of the training window ids, under shards/."""
     subset: float = 1.0
     """Share of a shard's training windows that is used."""
     window: int
-    """Bytes of a window (W)."""
+    """Bytes per window (W)."""
     settings: Training
     """Everything else, with the budget resolved to updates."""
     milestones: tuple[int, ...]
-    """Updates after which a checkpoint is kept; the last is the budget."""
+    """Updates after which a checkpoint is kept; the last equals the budget."""
     leg: int | None = None
-    """Update whose resume state is published, so that the rest of the run can be replayed; null: none."""
+    """Update whose resume state is published, from which the rest of the run can be replayed; null: none."""
 
     @model_serializer(mode="wrap")
     def _leg_only_where_there_is_one(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write the leg of runs that have one, so that runs without it read as they did before there were legs."""
+        """Write the leg only if there is one, so that runs without it read as they did before legs existed."""
         written: dict[str, Any] = plain(self)
         return {name: value for name, value in written.items() if name != "leg" or value is not None}
 
@@ -59,7 +59,7 @@ class RunSpec(Model):
         return self.milestones[-1]
 
     def shard(self, expert: int) -> int:
-        """The shard that an expert trains on: its own, or the only one where experts share all windows."""
+        """Return the shard that an expert trains on: its own, or the only one if experts share all windows."""
         return 0 if self.settings.partition == "iid" else expert
 
     @property
@@ -74,12 +74,12 @@ class RunSpec(Model):
 
     @property
     def trains_head(self) -> bool:
-        """Whether experts have heads of their own; EGGROLL's untied head is part of its body."""
+        """True if experts have their own heads; EGGROLL's untied head is part of its body."""
         return self.settings.head == "local" and self.settings.method != "eggroll"
 
     @property
     def body_size(self) -> int:
-        """Parameters of one expert, its head apart."""
+        """Parameters of one expert without its head."""
         return self.gru.size if self.settings.method == "eggroll" else self.model.size
 
     @property
@@ -90,12 +90,12 @@ class RunSpec(Model):
         return ensemble_parameters(self.model, self.experts, shared_head=not self.trains_head)
 
     def operations(self, updates: int) -> int:
-        """Arithmetic operations of the whole run after that many updates of every expert."""
+        """Count the arithmetic operations of the whole run after `updates` updates of every expert."""
         return operations_of(self.settings, updates)
 
 
 def part_experts(part: str) -> range:
-    """The experts of a part name."""
+    """Return the experts of a part, given its name."""
     first, last = part.split("-")
     return range(int(first), int(last) + 1)
 
@@ -105,7 +105,7 @@ def model_spec(settings: Training) -> LSTMSpec:
 
 
 def operations_of(settings: Training, updates: int) -> int:
-    """Arithmetic operations of all experts for that many updates of each."""
+    """Count the arithmetic operations of all experts for `updates` updates of each."""
     if settings.method == "eggroll":
         member_tokens = settings.eggroll.population * settings.eggroll.tokens
         return member_tokens * gru_operations_per_token(GRUSpec(settings.width, settings.depth)) * updates

@@ -1,4 +1,4 @@
-"""What to do about a file system that does not take what is written to it, in one sentence."""
+"""Advice, in one sentence, on errors of a file system that refuses to be written to."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ _ADVICE = {
 
 
 def sentence(error: OSError) -> str | None:
-    """The sentence, or nothing if the error is another one."""
+    """Return the sentence, or None for any other error."""
     advice = _ADVICE.get(error.errno or 0)
     return advice and f"{error.filename or 'a file'} cannot be written: {advice}, then start it again."

@@ -1,4 +1,4 @@
-"""What the Snakefile needs from Python: the configuration, the settings of each rule, and the code behind runs."""
+"""Python side of the Snakefile: the configuration, the settings of each rule, and the code behind runs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from soma.settings.training import Compute
 
 
 def campaign_config(base: Path, overlay: Mapping[str, Any]) -> Config:
-    """The base file with Snakemake's `--configfile` and `--config` values merged over it."""
+    """Merge Snakemake's `--configfile` and `--config` values over the base file."""
     return resolve(merge(read_yaml(base), overlay), where="the configuration")
 
 
 class Settings:
-    """The settings of every rule, written as one JSON file each; a rule's `params` hold the digest of what it reads."""
+    """The settings of every rule, one JSON file each; a rule's `params` hold the digest of the settings it reads."""
 
     def __init__(self, values: Mapping[str, Any], directory: Path) -> None:
         self.values, self.directory = values, directory
@@ -43,18 +43,18 @@ class Settings:
 
 
 class RunCode:
-    """The code behind trained runs, which depends on the engine that each was trained with.
+    """The code behind trained runs, which depends on the engine that trained each part.
 
-    It is the engine that the run's record names or, before there is one, what the configuration means; never what
-    happens to be installed here, since jobs may run elsewhere.
+    The engine is the one named in the run's record or, before there is one, the one that the configuration implies;
+    never the one that happens to be installed here, since jobs may run elsewhere.
     """
 
     def __init__(self, plan: Plan, runs: Path) -> None:
-        """runs: folder of all runs."""
+        """Take a plan and `runs`, the folder of all runs."""
         self.plan, self.runs = plan, runs
 
     def train(self, run: RunSpec, part: str) -> str:
-        """Return the code of a training job, as `soma.digests.code` writes it."""
+        """Return the code of a training job, in the format of `soma.digests.code`."""
         if run.settings.method == "eggroll":
             return code("train/eggroll")
         return _CodeOfRecord(lambda: code(f"train/{run.settings.method}/{self._engine(f'{run.id}/{part}')}"))
@@ -66,7 +66,7 @@ class RunCode:
 
     def measure(self, name: str) -> str:
         """Return the code of a measurement at the checkpoints of runs."""
-        if name == "inference":  # it takes the runner that is best on the device, and no run's record says which
+        if name == "inference":  # it uses the fastest runner for the device, which no run's record names
             return code(f"measure-inference/{'cpu' if self.plan.config.compute.device == 'cpu' else 'triton'}+torch")
         return code(f"measure-{name}/{self._engines(self.plan.measured_runs(name))}")
 
@@ -74,7 +74,7 @@ class RunCode:
         return "+".join(sorted({self._engine(folder) for run in runs for folder in self.plan.folders(run)}))
 
     def _engine(self, folder: str) -> str:
-        """Return the engine of a part of a run."""
+        """Return the engine of one part of a run."""
         record = self.runs / folder / "run.json"
         try:
             return _recorded_engine(record, record.stat().st_mtime_ns)
@@ -84,21 +84,21 @@ class RunCode:
 
 @cache
 def _recorded_engine(record: Path, changed: int) -> str:
-    """Return the engine that a run's record names; a record is read once until it changes."""
+    """Return the engine named in a run's record, which is read again only after it changes."""
     return str(read_json(record)["engine"])
 
 
 def _meant_engine(compute: Compute) -> str:
-    """Return the engine of the configuration; `auto` means the one made for the device."""
+    """Return the configured engine; `auto` means the one made for the device."""
     if compute.engine != "auto":
         return compute.engine
     return "triton" if compute.device.startswith("cuda") else "cpu" if compute.device == "cpu" else "torch"
 
 
 class _CodeOfRecord(str):
-    """The code of a training job, found out again whenever Snakemake writes it down, which it does by `repr`.
+    """The code of a training job, determined again whenever Snakemake writes it down, which it does with `repr`.
 
-    Only when the job is done is it known which engine `auto` took on the machine that ran it.
+    Only after the job is it known which engine `auto` chose on the machine that ran it.
     """
 
     found: Callable[[], str]
