@@ -63,10 +63,9 @@ def exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def cos_turns(turns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return cos(2 pi turns) for turns in [0, 1), to about 2e-16. The nearest quarter turn is subtracted exactly; the
-    rest, at most an eighth, goes into the Taylor series.
+    """Return cos(2 pi turns) for turns in [0, 1), to about 2e-16.
 
-    The nearest quarter turn is taken off, which is exact; the rest, at most an eighth, goes into the Taylor series.
+    The nearest quarter turn is subtracted exactly; the rest, at most an eighth, goes into the Taylor series.
     """
     quarter = np.floor(4 * turns + 0.5)
     angle = (turns - 0.25 * quarter) * (2 * np.pi)
