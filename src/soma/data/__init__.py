@@ -1,1 +1,1 @@
-"""From raw text to training windows and evaluation sets: download, encode, screen, choose."""
+"""The path from raw text to training windows and evaluation sets: download, encode, screen, choose."""

@@ -1,4 +1,4 @@
-"""Step 3, `split`: choose the windows of an evaluation set, and count what was left out and why."""
+"""Step 3, `split`: choose the windows of an evaluation set, and count exclusions by reason."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ def build_held_out(
 ) -> dict[str, Any]:
     """Choose the windows of the validation or test set.
 
-    Documents too short for a window, or that share their id, exact or normalised text with a training document, are
-    left out; then at most `keep_per_group` documents of a group remain. The number of windows is dealt evenly over
-    the documents, up to `per_document` each, and a document's windows lie evenly inside it. A window that shares 128
-    bytes with an expert-validation window of training is moved within the stretch of the document that is its own,
-    and left out if that does not help. Where a choice between documents is needed, each document's random number
-    (from seed, role and position) makes it.
+    Documents are excluded if they are too short for a window, or share their id, exact text or normalised text with a
+    training document; then at most `keep_per_group` documents of a group remain. Windows are allocated evenly to the
+    documents, up to `per_document` each, and spaced evenly inside each document. A window that shares 128 bytes with an
+    expert-validation window of training is moved within its own stretch of the document, and excluded if that does not
+    help. Where documents must be selected, each one's random number (from seed, role and position) decides.
 
     Args:
         train_directory: encoded training text.
@@ -44,7 +43,7 @@ def build_held_out(
         output: the parquet file.
 
     Returns:
-        The manifest: `documents` and `windows` count what was considered, left out (by reason) and kept.
+        The manifest: `documents` and `windows` count the candidates, the exclusions (by reason) and the rest.
 
     Raises:
         SomaError: no window is left.
@@ -103,7 +102,7 @@ def build_held_out(
 
 @dataclass
 class _Tally:
-    """Which documents remain, and how many were left out for each reason; the first reason counts."""
+    """Remaining documents, and the number excluded for each reason; the first reason counts."""
 
     remaining: NDArray[np.bool_]
     left_out: dict[str, int]
@@ -123,10 +122,10 @@ class _Tally:
 def _deal_windows(
     role: Role, data: Data, held: HeldOut, seed: int, train_directory: Path, documents: pa.Table, tally: _Tally
 ) -> NDArray[np.int64]:
-    """How many windows each document gets, after the document screens; int64 (documents,)."""
+    """Screen the documents and return the number of windows for each; int64 (documents,)."""
     lengths = documents.column("length").to_numpy()
     tally.leave_out("too_short", lengths < data.window + 1)
-    # Documents held out by position differ from training's in their ids by construction.
+    # Training documents differ by construction in id from documents held out by position.
     columns = ["sha256", "normalised_sha256"]
     if held.source is not None and same_ids(held.source, data.train):
         columns.insert(0, "id")
@@ -149,9 +148,9 @@ def _deal_windows(
 
 
 def deal(capacity: NDArray[np.int64], total: int) -> NDArray[np.int64]:
-    """Deal `total` windows to documents in rounds, one each, first come first; int64 of the shape of `capacity`.
+    """Deal `total` windows to documents in rounds, one window each, in order; int64 of the shape of `capacity`.
 
-    No document gets more than its capacity, and the numbers of any two that could take more differ by at most one.
+    No document exceeds its capacity, and the counts of any two documents with room left differ by at most one.
     """
     rounds = np.arange(1, int(capacity.max(initial=0)) + 1)
     after = np.array([np.minimum(capacity, r).sum() for r in rounds], dtype=np.int64)
@@ -169,10 +168,10 @@ def spread_offsets(
     window: int,
     share: float = 0.5,
 ) -> NDArray[np.int64]:
-    """Where the place-th of a document's `quota` windows starts.
+    """Return the offset of window number `place` among a document's `quota` windows.
 
-    The document is cut into `quota` equal stretches and the window lies in its own, at `share` of the room there.
-    Windows therefore overlap by at most the last target, and the last one ends inside the document; needs
+    The document is cut into `quota` equal stretches, and the window lies inside its own, at `share` of the room there.
+    Windows therefore overlap by at most the last target, and the last one ends inside the document; this requires
     length >= quota * window + 1.
     """
     room = (length - 1 - quota * window) / quota
@@ -185,8 +184,8 @@ def spread_offsets(
 def build_external(data: Data, train_directory: Path, corpus_directory: Path, output: Path) -> dict[str, Any]:
     """Cut the external corpus into windows that advance by `stride` inside a document.
 
-    An incomplete last window is dropped, and so are documents whose exact or normalised text is a training document's.
-    Of each split, at most `windows` are kept, spread evenly over all of it.
+    Incomplete last windows are dropped, as are documents with the exact or normalised text of a training document. At
+    most `windows` of each split are kept, spread evenly over it.
 
     Args:
         train_directory: encoded training text.
@@ -194,7 +193,7 @@ def build_external(data: Data, train_directory: Path, corpus_directory: Path, ou
         output: the parquet file.
 
     Returns:
-        The manifest, as of `build_held_out`.
+        The manifest, as in `build_held_out`.
 
     Raises:
         SomaError: no document is left.
@@ -247,7 +246,7 @@ def build_external(data: Data, train_directory: Path, corpus_directory: Path, ou
 def _read(
     directory: Path, documents: pa.Table, rows: NDArray[np.int64], offset: NDArray[np.int64], window: int
 ) -> NDArray[np.uint8]:
-    """W+1 bytes from `offset` on of each document; uint8 of shape (n, W+1)."""
+    """Read W+1 bytes from `offset` on of each document; uint8 of shape (n, W+1)."""
     if not len(rows):
         return np.empty((0, window + 1), dtype=np.uint8)
     text: NDArray[np.uint8] = np.memmap(directory / "bytes.bin", np.uint8, "r")
@@ -278,7 +277,7 @@ def _gather(
 
 
 def _rank_within(groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many earlier entries have the same group."""
+    """Count the earlier entries of the same group."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
     first = np.searchsorted(ordered, ordered, side="left")

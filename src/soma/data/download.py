@@ -1,11 +1,11 @@
-"""Step 1, `download`: a source becomes a folder of parquet pieces with a manifest.
+"""Step 1, `download`: store a source as a folder of parquet pieces with a manifest.
 
 Layout of the folder:
     documents-00000.parquet, ...   one per part of the source; columns id, text (bytes), split, group, host
-    manifest.json                  source settings, what each piece holds, counts and hashes
+    manifest.json                  source settings, contents of each piece, counts and hashes
 
-Work happens in `<folder>.partial/`, whose `progress.json` records every finished piece: an interrupted download goes
-on after the last one, and the folder itself appears only when it is whole.
+Files are written to `<folder>.partial/`, whose `progress.json` records every finished piece: an interrupted download
+continues after the last one, and the folder itself appears only when it is complete.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _LARGEST_DOCUMENT = 1 << 30  # parquet cannot hold a value of 2 GB
 
 
 def download(source: Source, directory: Path) -> dict[str, Any]:
-    """Materialise a source under `directory`, resuming an interrupted download of the same source.
+    """Download a source to `directory`, or resume an interrupted download of the same source.
 
     Returns:
-        The manifest: `source`, `documents`, `bytes`, `empty` (documents left out because they hold no text),
-        `text_sha256` (over the pieces' own), `pieces` (file, name, groups and counts of each; `text_sha256` is that
-        of its documents' bytes one after the other) and `files` (size and hash).
+        The manifest: `source`, `documents`, `bytes`, `empty` (documents skipped because they contain no text),
+        `text_sha256` (of the pieces' hashes), `pieces` (file, name, groups and counts of each; `text_sha256` is the
+        hash of its documents' concatenated bytes) and `files` (size and hash).
 
     Raises:
         SomaError: the source is missing, damaged or without text.
@@ -97,7 +97,7 @@ def open_documents(directory: Path) -> Iterator[Document]:
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of a download."""
+    """Return the manifest of a download."""
     manifest = read_json(directory / "manifest.json")
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or "pieces" not in manifest:
         raise SomaError(f"{directory} is not a download of this version; download it again.")
@@ -105,7 +105,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def _resume(partial: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """Records of the pieces that are finished and intact; anything else in the partial folder is removed."""
+    """Return the records of finished, intact pieces, and remove everything else from the partial folder."""
     kept: list[dict[str, Any]] = []
     if (partial / "progress.json").exists():
         progress = read_json(partial / "progress.json")

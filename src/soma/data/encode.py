@@ -1,4 +1,4 @@
-"""Step 2, `encode`: the documents of one role become one byte file and an index of where each document lies.
+"""Step 2, `encode`: join the documents of one role in one byte file, with an index of their positions.
 
 Layout of the folder:
     bytes.bin           documents joined by the separator, as raw UTF-8
@@ -47,14 +47,14 @@ _ASCII_FOLD = bytes(0x20 if 0x1C <= c <= 0x1F else c + 32 if 0x41 <= c <= 0x5A e
 
 
 def normalised(text: bytes) -> bytes:
-    """The text after NFKC, case folding and collapsing whitespace (docs/paper.md section 2), as UTF-8."""
+    """Normalise text by NFKC, case folding and collapsing whitespace (docs/paper.md section 2); UTF-8."""
     if text.isascii():
         return b" ".join(text.translate(_ASCII_FOLD).split())
     return " ".join(unicodedata.normalize("NFKC", text.decode()).casefold().split()).encode()
 
 
 def role_source(role: Role, data: Data) -> Source:
-    """The source whose download a role reads; a set held out by position reads the training source."""
+    """Return the source whose download a role reads; sets held out by position read the training source."""
     if role == "train":
         return data.train
     if role == "external":
@@ -64,7 +64,7 @@ def role_source(role: Role, data: Data) -> Source:
 
 
 def membership(role: Role, data: Data) -> Callable[[int], bool]:
-    """Which positions of the role's source belong to it.
+    """Return a test for the positions in a role's source that belong to the role.
 
     Training keeps what neither validation nor test holds out by position, so the three are disjoint.
     """
@@ -78,11 +78,11 @@ def membership(role: Role, data: Data) -> Callable[[int], bool]:
 
 
 def encode(role: Role, data: Data, source_directory: Path, output: Path) -> dict[str, Any]:
-    """Write the byte file and the document index of a role, in constant memory and atomically.
+    """Write the byte file and the document index of a role, atomically and in constant memory.
 
     Args:
         source_directory: a download of `role_source(role, data)`.
-        output: folder that is made, or replaced.
+        output: folder to create or replace.
 
     Returns:
         The manifest: `role`, `source`, `source_text_sha256`, `separator`, `documents`, `text_bytes` (without
@@ -160,9 +160,9 @@ def encode(role: Role, data: Data, source_directory: Path, output: Path) -> dict
 
 
 def read_encoded(directory: Path, role: Role) -> dict[str, Any]:
-    """The manifest of an encoded role, after checking that the folder is that role's and its files have their sizes.
+    """Return the manifest of an encoded role, after checking the role and the file sizes.
 
-    Hashes are left to whoever wants them: reading 100 GB at every start would be too slow.
+    Hashes are left to the caller: reading 100 GB at every start would be too slow.
     """
     manifest = read_json(directory / "manifest.json")
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or "role" not in manifest:

@@ -1,6 +1,6 @@
-"""Overlap of an evaluation set with training text (docs/paper.md section 2): shared documents and shared substrings.
+"""Overlap of an evaluation set with training text (docs/paper.md section 2): shared documents and substrings.
 
-Shapes: n windows, W bytes in one, L bytes in a substring.
+Shapes: n windows, W bytes per window, L bytes per substring.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from soma.data.windows import TrainWindows
 from soma.rng import Stream
 
 SUBSTRING = 128
-"""L of the paper's screen, bytes."""
+"""L of the paper's screen, in bytes."""
 
 _CHUNK_BYTES = 2 << 20
 _FILTER_BITS = 26
@@ -26,12 +26,12 @@ _BASE = 0x9E3779B97F4A7C15
 
 
 def shared_values(train_directory: Path, documents: pa.Table, columns: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
-    """For each column, which evaluation documents have a value that a training document has too.
+    """Return, for each column, which evaluation documents share a value with a training document.
 
     Args:
-        train_directory: the encoded training text; its index is streamed, never held.
+        train_directory: the encoded training text; its index is streamed.
         documents: rows of an evaluation role's documents.parquet.
-        columns: of id, sha256, normalised_sha256. An empty id is no id.
+        columns: among id, sha256, normalised_sha256. An empty id never matches.
     """
     wanted = {name: pc.unique(documents.column(name)) for name in columns}
     found: dict[str, list[pa.Array]] = {name: [pa.array([], wanted[name].type)] for name in columns}
@@ -50,14 +50,14 @@ def shared_values(train_directory: Path, documents: pa.Table, columns: Sequence[
 
 
 def substring_hashes(windows: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
-    """A 64-bit hash of every substring; uint64 of shape (n, W - length + 1).
+    """Compute a 64-bit hash of every substring; uint64 of shape (n, W - length + 1).
 
-    Polynomial over random byte values, modulo 2**64. h_{a+b}(i) = h_a(i) base**b + h_b(i+a), so the binary digits of
-    `length` give it in about log2(length) steps over whole arrays.
+    The hash is a polynomial over random byte values, modulo 2**64. Since h_{a+b}(i) = h_a(i) base**b + h_b(i+a), the
+    binary digits of `length` give it in about log2(length) steps over whole arrays.
     """
     values = Stream.named(0, "substring-hash").words(512).view(np.uint64)
     power = values[windows]  # h_k for k = 1, 2, 4, ...
-    done: NDArray[np.uint64] | None = None  # h of the digits so far
+    done: NDArray[np.uint64] | None = None  # h of the digits processed so far
     covered, k = 0, 1
     while True:
         if length & k:
@@ -71,7 +71,7 @@ def substring_hashes(windows: NDArray[np.uint8], length: int) -> NDArray[np.uint
 
 
 def _combine(first: NDArray[np.uint64], second: NDArray[np.uint64], a: int, b: int) -> NDArray[np.uint64]:
-    """h_{a+b} from h_a and h_b."""
+    """Compute h_{a+b} from h_a and h_b."""
     width = second.shape[1] - a
     return first[:, :width] * np.uint64(pow(_BASE, b, 1 << 64)) + second[:, a:]
 
@@ -79,10 +79,10 @@ def _combine(first: NDArray[np.uint64], second: NDArray[np.uint64], a: int, b: i
 def share_substring(
     windows: NDArray[np.uint8], train: TrainWindows, ids: NDArray[np.int64], length: int = SUBSTRING
 ) -> NDArray[np.bool_]:
-    """Which windows share a substring of `length` bytes with one of the training windows `ids`; bool of shape (n,).
+    """Return which windows share a substring of `length` bytes with a training window in `ids`; bool of shape (n,).
 
-    Substrings lie inside one training window each. Hashes only propose; bytes are compared, so that a collision
-    excludes nothing. Where training windows are shorter than `length`, whole training windows are looked for.
+    Substrings lie inside one training window each. Hash matches are confirmed byte by byte, so a collision excludes
+    nothing. If training windows are shorter than `length`, whole training windows are searched for.
     """
     out = np.zeros(len(windows), dtype=np.bool_)
     length = min(length, train.window)
@@ -93,7 +93,7 @@ def share_substring(
     hashes = substring_hashes(windows, length).ravel()
     order = np.argsort(hashes, kind="stable")
     hashes = hashes[order]
-    # Nearly all of the training substrings are unknown: one look into a table of the top bits spares the search.
+    # Almost no training substring matches: one look-up in a table of the top bits usually avoids the search.
     bits = min(_FILTER_BITS, 4 + max(1, len(hashes)).bit_length())
     shift = np.uint64(64 - bits)
     known = np.zeros(1 << bits, dtype=np.bool_)

@@ -1,12 +1,12 @@
 """Evaluation sets: windows of W+1 bytes (W inputs, each with its target) that stay inside one document.
 
-Three types for three uses. Validation chooses settings; test and external are read once, by evaluation. A file
-says which it is, and opening it as another raises.
+There are three types for three uses. Validation chooses settings; test and external sets are read once, by evaluation.
+A file records its type, and opening it as another type raises.
 
-Layout: `<name>.parquet`, one row per window with columns window (W+1 bytes), document (dense number), document_id,
-split, group, host, offset (bytes into the document), and role and prefix in the schema's metadata;
-`<name>.json` beside it holds the file's hash, which opening checks, and counts what was considered, left out (and
-why) and kept.
+Layout: `<name>.parquet`, one row per window with columns window (W+1 bytes), document (consecutive number),
+document_id, split, group, host, offset (bytes into the document), and role and prefix in the schema's metadata;
+`<name>.json` beside it holds the file's hash, which is checked on opening, and counts the candidates, the exclusions
+(by reason) and the rest.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class EvaluationSet:
-    """Windows to evaluate on, in the order of their documents.
+    """Evaluation windows, in the order of their documents.
 
     Attributes:
         windows: uint8 (n, W+1); columns [:-1] are inputs and [1:] targets.
-        document: int64 (n,), dense number of the window's document, for grouping.
+        document: int64 (n,), consecutive number of the window's document, for grouping.
         document_ids: (n,) its id in the source.
         split: (n,) its split.
         group: (n,) the row group or topic that it came from.
         host: (n,) its web host.
-        offset: int64 (n,) where the window starts, bytes into the document.
+        offset: int64 (n,) start of the window, bytes into the document.
         prefix: bytes that the router observes; targets of the inputs from `prefix` on are scored.
     """
 
@@ -54,56 +54,56 @@ class EvaluationSet:
     role: ClassVar[str]
 
     def __len__(self) -> int:
-        """Number of windows."""
+        """Return the number of windows."""
         return len(self.windows)
 
     @property
     def window(self) -> int:
-        """W, bytes."""
+        """W, in bytes."""
         return int(self.windows.shape[1]) - 1
 
     @property
     def scored(self) -> int:
-        """Targets scored in the whole set: W - prefix of every window."""
+        """Number of scored targets in the whole set: W - prefix per window."""
         return len(self) * (self.window - self.prefix)
 
 
 class ValidationSet(EvaluationSet):
-    """Ensemble validation: chooses settings."""
+    """Ensemble-validation set, used to choose settings."""
 
     role = "validation"
 
 
 class TestSet(EvaluationSet):
-    """Test: read once, by evaluation alone."""
+    """Test set, read once, by evaluation alone."""
 
     __test__ = False  # not a pytest class
     role = "test"
 
 
 class ExternalSet(EvaluationSet):
-    """A corpus that training never touches: read once, by evaluation alone."""
+    """External set, of a corpus that training never uses; read once, by evaluation alone."""
 
     role = "external"
 
 
 def open_validation(path: Path) -> ValidationSet:
-    """Open the ensemble-validation set; a `SomaError` if the file holds another or is damaged."""
+    """Open the ensemble-validation set; raise a `SomaError` if the file holds another set or is damaged."""
     return _open(path, ValidationSet)
 
 
 def open_test(path: Path) -> TestSet:
-    """Open the test set; a `SomaError` if the file holds another or is damaged."""
+    """Open the test set; raise a `SomaError` if the file holds another set or is damaged."""
     return _open(path, TestSet)
 
 
 def open_external(path: Path) -> ExternalSet:
-    """Open the external set; a `SomaError` if the file holds another or is damaged."""
+    """Open the external set; raise a `SomaError` if the file holds another set or is damaged."""
     return _open(path, ExternalSet)
 
 
 def write_set(evaluation: EvaluationSet, output: Path, details: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a set and, beside it, its manifest: role, sizes and the given details (counts, how it was chosen)."""
+    """Write a set and, beside it, its manifest: role, sizes and the given details (counts, selection)."""
     n, size = evaluation.windows.shape
     table = pa.table(
         {

@@ -1,6 +1,6 @@
-"""Training text as non-overlapping windows of W bytes, and which of them are expert validation.
+"""Training text as non-overlapping windows of W bytes, some of which are held out for expert validation.
 
-Shapes: n windows asked for, W bytes in a window, T bytes predicted per crop.
+Shapes: n windows read at once, W bytes in a window, T bytes predicted per crop.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _IDS = 1 << 20
 
 
 class TrainWindows:
-    """The windows of an encoded training corpus, mapped into memory.
+    """The windows of an encoded training corpus, memory-mapped.
 
     Window i is bytes [i W, (i+1) W). The byte after a window always exists, so that every byte of a window has a
-    target; a rest shorter than that is not used.
+    target; an incomplete window at the end is not used.
 
     Attributes:
         window: W.
-        sha256: of the byte file, as its manifest records it.
+        sha256: of the byte file, as recorded in its manifest.
     """
 
     def __init__(self, directory: Path, window: int) -> None:
@@ -48,11 +48,11 @@ class TrainWindows:
         return self._bytes
 
     def __len__(self) -> int:
-        """Number of windows."""
+        """Return the number of windows."""
         return len(self._windows)
 
     def read(self, ids: ArrayLike) -> NDArray[np.uint8]:
-        """Whole windows, a copy; uint8 of shape (n, W).
+        """Read whole windows into a new array; uint8 of shape (n, W).
 
         Raises:
             IndexError: an id is not in [0, len).
@@ -60,13 +60,13 @@ class TrainWindows:
         return np.asarray(self._windows[self._checked(ids)])
 
     def crops(self, ids: ArrayLike, offsets: ArrayLike, length: int) -> NDArray[np.uint8]:
-        """`length` bytes of each window and the byte after them; uint8 of shape (n, length + 1).
+        """Read `length` bytes of each window and the byte after them; uint8 of shape (n, length + 1).
 
         Columns [:-1] are inputs, columns [1:] their targets.
 
         Args:
             ids: n window ids.
-            offsets: n places inside the window; offset + length <= W, so that inputs stay in the window (the last
+            offsets: n positions inside the window; offset + length <= W, so that inputs stay in the window (the last
                 target may be the next window's first byte).
             length: T.
 
@@ -88,11 +88,11 @@ class TrainWindows:
 
 
 def expert_validation_mask(n: int, share: float, stream: Stream) -> NDArray[np.bool_]:
-    """Which of n windows are kept for the expert-validation loss; bool of shape (n,).
+    """Return which of n windows are held out for the expert-validation loss; bool of shape (n,).
 
-    Each window is drawn with probability `share` by a number that depends on the stream and the window's id alone:
-    the set exists before any routing and is the same for every number of experts. The stream is
-    `Stream.named(seed, "expert-validation")`.
+    Each window is drawn with probability `share`, by a number that depends only on the stream and the window's id: the
+    set exists before any routing and is the same for every number of experts. The stream is `Stream.named(seed,
+    "expert-validation")`.
     """
     mask = np.empty(n, dtype=np.bool_)
     for start in range(0, n, _IDS):

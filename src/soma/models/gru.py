@@ -32,27 +32,28 @@ CLIP = 127 / 16
 NORM_FLOOR = 1e-6
 """Smallest divisor of a norm."""
 _DECODED = 16
-"""Steps decoded at once, to bound the logits; a constant, so that rounding does not depend on the number of rows."""
+"""Steps decoded at once, to limit the memory of logits; constant, so that rounding does not depend on the number of
+rows."""
 
 
 class Parameters(Protocol):
     """Weights of G copies of the model for each of B rows."""
 
     def rows(self, name: str, index: Tensor) -> Tensor:
-        """Rows [B, G, T, D] of an embedding for indices [B, T]."""
+        """Look up rows [B, G, T, D] of an embedding for indices [B, T]."""
 
     def product(self, name: str, x: Tensor) -> Tensor:
-        """W x / sqrt(d_in) for x [B, G, T, d_in]; a fresh tensor [B, G, T, d_out]."""
+        """Compute W x / sqrt(d_in) for x [B, G, T, d_in]; a new tensor [B, G, T, d_out]."""
 
     def step(self, name: str, x: Tensor) -> Tensor:
-        """The same for one time step, x [B, G, d_in]."""
+        """Compute the same for one time step, x [B, G, d_in]."""
 
     def vector(self, name: str) -> Tensor:
-        """A gain or bias, broadcastable to [B, G, T, D]."""
+        """Return a gain or bias, broadcastable to [B, G, T, D]."""
 
 
 def initialise(spec: GRUSpec, stream: Stream) -> Tensor:
-    """Random parameters [M], float32: matrices and embedding N(0, 1), gains 1, biases 0."""
+    """Draw random parameters [M], float32: matrices and embedding N(0, 1), gains 1, biases 0."""
     theta = np.zeros(spec.size)
     for i, slot in enumerate(spec.layout):
         part = theta[slot.offset : slot.offset + slot.size]
@@ -64,12 +65,12 @@ def initialise(spec: GRUSpec, stream: Stream) -> Tensor:
 
 
 def tensors(spec: GRUSpec, theta: Tensor) -> dict[str, Tensor]:
-    """Named views of a flat vector theta [M]."""
+    """Return named views of a flat vector theta [M]."""
     return {s.name: theta[s.offset : s.offset + s.size].view(s.shape) for s in spec.layout}
 
 
 class Model:
-    """The parameters themselves: one copy, G = 1."""
+    """The unperturbed parameters: one copy, G = 1."""
 
     def __init__(self, spec: GRUSpec, theta: Tensor) -> None:
         self._weights = tensors(spec, theta)
@@ -96,7 +97,7 @@ def token_losses(
     separator: int | None = 0,
     rows: int = 64,
 ) -> NDArray[np.float64]:
-    """Nats of every target of windows [B, T + 1], each from the zero state; float64 [B, T].
+    """Compute the nats of every target of windows [B, T + 1], each from the zero state; float64 [B, T].
 
     Args:
         theta: [M]; its dtype is that of the arithmetic, and float64 is the reference.
@@ -122,7 +123,7 @@ def losses_and_state(
     nonlinearity: Nonlinearity,
     separator: int | None,
 ) -> tuple[Tensor, Tensor]:
-    """Nats of every target, and where the recurrence ends.
+    """Compute the nats of every target, and the final recurrent state.
 
     Args:
         parameters: G copies for each of B rows.
@@ -166,7 +167,9 @@ def _recur(
     kept: list[Tensor | None],
     bound: float | None,
 ) -> tuple[Tensor, Tensor]:
-    """The cell over T steps, given what the input adds to both pre-activations [B, G, T, D]; outputs and last h."""
+    """Run the cell over T steps, given the input's part of both pre-activations [B, G, T, D]; return outputs and last
+    h.
+    """
     outputs = []
     gates, candidates = (z.movedim(2, 0).contiguous() for z in (gate, candidate))
     for f, k, keep in zip(gates, candidates, kept, strict=True):
@@ -182,7 +185,7 @@ def _recur(
 
 
 def _kept(inputs: Tensor, separator: int | None, dtype: torch.dtype) -> list[Tensor | None]:
-    """Per step a factor [B, 1, 1] that is 0 where the state restarts, or None where it restarts in no row."""
+    """Return per step a factor [B, 1, 1] that is 0 where the state restarts, or None if it restarts in no row."""
     if separator is None:
         return [None] * inputs.shape[1]
     keep = inputs != separator
@@ -191,7 +194,7 @@ def _kept(inputs: Tensor, separator: int | None, dtype: torch.dtype) -> list[Ten
 
 
 def _norm(x: Tensor, gain: Tensor) -> Tensor:
-    """x w / mean|x| over the last axis."""
+    """Normalise x to x w / mean|x| over the last axis."""
     return x * gain / x.abs().mean(dim=-1, keepdim=True).clamp_min(NORM_FLOOR)
 
 

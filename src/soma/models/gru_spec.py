@@ -1,4 +1,4 @@
-"""Sizes of the gated recurrent model of the EGGROLL baseline and the layout of its parameter vector; no torch here."""
+"""Sizes of the gated recurrent model of the EGGROLL baseline and the layout of its parameter vector, without torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from soma.models.spec import VOCABULARY, Slot, lay_out
 
 @dataclass(frozen=True)
 class GRUSpec:
-    """Sizes of the model; it has M = depth (12 d^2 + 4 d) + 2 V d + d parameters, embedding and head untied."""
+    """Sizes of the model; it has M = depth (12 d^2 + 4 d) + 2 V d + d parameters, with untied embedding and head."""
 
     width: int
     depth: int = 6
@@ -38,22 +38,24 @@ class GRUSpec:
 
     @property
     def size(self) -> int:
-        """M, all parameters."""
+        """Number of all parameters (M)."""
         return self.layout[-1].offset + self.layout[-1].size
 
 
 def operations_per_token(spec: GRUSpec) -> int:
-    """Operations of one forward per byte: 2 (12 depth d^2 + V d), a multiply-add is two.
+    """Count the operations of one forward per byte: 2 (12 depth d^2 + V d); a multiply-add is two.
 
-    As for the LSTM, matrix products only: norms, gates, biases, the embedding's look-up and the softmax are left out.
+    As for the LSTM, only matrix products count: norms, gates, biases, the embedding look-up and the softmax are left
+    out.
     """
     return 2 * (12 * spec.depth * spec.width**2 + VOCABULARY * spec.width)
 
 
 def rank_one_operations_per_token(spec: GRUSpec) -> int:
-    """Operations per byte that the perturbations add to a member's forward: a (b.x) for every product, a_t b.
+    """Count the operations per byte that the perturbations add to a member's forward: a (b.x) for every product, a_t b.
 
-    4 (out + in) for every matrix that multiplies, 2 d for the embedding's row; vectors are perturbed once per chunk.
+    These are 4 (out + in) for every matrix that multiplies and 2 d for the embedding's row; vectors are perturbed once
+    per chunk.
     """
     products = [s.shape for s in spec.layout if len(s.shape) == 2 and s.name != "embedding"]
     return sum(4 * (out + into) for out, into in products) + 2 * spec.width

@@ -1,11 +1,11 @@
 """The LSTM expert of docs/paper.md section 3, as a pure function of a flat parameter vector.
 
-One implementation serves every engine: the parameter vector and the activations carry a leading axis of copies, so a
+One implementation serves every engine: the parameter vector and the activations have a leading axis of copies, so a
 float64 loop over single copies (the reference), a float32 batch of perturbed copies, and a batch of experts under
-autograd are the same code.
+autograd use the same code.
 
-Shapes: P copies, B sequences, T time steps, D width (the paper's d), H embedding width (d_E), V = 256 bytes,
-M parameters of a body (projections included).
+Shapes: P copies, B sequences, T time steps, D width (the paper's d), H embedding width (d_E), V = 256 bytes, M
+parameters of a body (projections included).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from soma.rng import Stream
 LAYER_NORM_EPS = 1e-5  # the paper does not state it; DEVIATIONS.md
 
 State = list[tuple[Tensor, Tensor]]
-"""Per block: hidden and cell state, each [P, B, D]."""
+"""Hidden and cell state of every block, each [P, B, D]."""
 
 
 def initialise(spec: LSTMSpec, stream: Stream) -> tuple[Tensor, Tensor]:
-    """Random body [M] and tied head [V, H], float32.
+    """Draw a random body [M] and tied head [V, H], float32.
 
-    The paper does not state an initialisation: matrices uniform in +-1/sqrt(fan_in), gains 1, head normal with variance
-    1/d_E (measured in DEVIATIONS.md).
+    The paper does not state an initialisation. Matrices are uniform in +-1/sqrt(fan_in), gains 1, and the head is
+    normal with variance 1/d_E (measured in DEVIATIONS.md).
     """
     theta = np.ones(spec.size)
     for i, slot in enumerate(spec.layout):
@@ -44,13 +44,13 @@ def initialise(spec: LSTMSpec, stream: Stream) -> tuple[Tensor, Tensor]:
 def hidden(
     spec: LSTMSpec, theta: Tensor, head: Tensor, inputs: Tensor, state: State | None = None
 ) -> tuple[Tensor, State]:
-    """Outputs of the body before the decoder.
+    """Compute the outputs of the body before the decoder.
 
     Args:
         theta: flat bodies [P, M].
         head: tied embeddings [P, V, H].
         inputs: bytes [P, B, T], any integer dtype.
-        state: state after the bytes before; None is the zero state that every window starts from.
+        state: state after the preceding bytes; None is the zero state that every window starts from.
 
     Returns:
         hidden [P, B, T, H], whose product with the head gives the logits of the next byte, and the state after T bytes.
@@ -86,16 +86,16 @@ def hidden(
 
 
 def tensors(spec: LSTMSpec, theta: Tensor) -> dict[str, Tensor]:
-    """Named views of flat vectors theta [P, M]; each has a leading axis P."""
+    """Return named views of flat vectors theta [P, M]; each has a leading axis P."""
     return {s.name: theta[:, s.offset : s.offset + s.size].unflatten(1, s.shape) for s in spec.layout}
 
 
 def cross_entropy(hidden_: Tensor, head: Tensor, targets: Tensor) -> Tensor:
-    """Nats per byte of every target [P, B, T] under softmax(hidden @ head^T)."""
+    """Compute the nats per byte of every target [P, B, T] under softmax(hidden @ head^T)."""
     logits = torch.einsum("pbth,pvh->pbtv", hidden_, head)
     return torch.logsumexp(logits, dim=-1) - logits.gather(-1, targets.long()[..., None])[..., 0]
 
 
 def _norm(x: Tensor, gain: Tensor) -> Tensor:
-    """LayerNorm with a gain and no bias; x [P, N, D], gain [P, D]."""
+    """Apply LayerNorm with a gain and no bias; x [P, N, D], gain [P, D]."""
     return F.layer_norm(x, x.shape[-1:], eps=LAYER_NORM_EPS) * gain[:, None, :]

@@ -1,4 +1,4 @@
-"""Sizes of an LSTM expert and the layout of its parameter vector (docs/paper.md section 3); no torch here."""
+"""Sizes of an LSTM expert and the layout of its parameter vector (docs/paper.md section 3), without torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VOCABULARY = 256
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a named tensor lies in the flat parameter vector."""
+    """Position of a named tensor in the flat parameter vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -31,7 +31,7 @@ class Slot:
 
 
 def lay_out(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[Slot, ...]:
-    """Named tensors one after the other in a flat vector."""
+    """Lay out named tensors one after the other in a flat vector."""
     slots, offset = [], 0
     for name, shape in shapes:
         slots.append(Slot(name, shape, offset))
@@ -49,7 +49,7 @@ class LSTMSpec:
 
     @property
     def projected(self) -> bool:
-        """Whether bias-free projections stand between the embedding and the body (d != d_E)."""
+        """True if bias-free projections stand between the embedding and the body (d != d_E)."""
         return self.width != self.embedding
 
     @cached_property
@@ -75,7 +75,7 @@ class LSTMSpec:
 
     @property
     def size(self) -> int:
-        """M, the parameters of one body; the head has `head_size` more."""
+        """Parameters of one body (M); the head has `head_size` more."""
         return self.layout[-1].offset + self.layout[-1].size
 
     @property
@@ -84,7 +84,7 @@ class LSTMSpec:
 
     @cached_property
     def gains(self) -> NDArray[np.bool_]:
-        """Which coordinates of the body are normalisation gains, [M]."""
+        """Mask of the body's normalisation gains, [M]."""
         mask = np.zeros(self.size, dtype=bool)
         for slot in self.layout:
             mask[slot.offset : slot.offset + slot.size] = slot.is_gain

@@ -1,4 +1,4 @@
-"""A folder whose JSON manifest knows the size and hash of every file in it; no pickle is written or read."""
+"""Folders whose JSON manifest holds the size and hash of every file; pickle is neither read nor written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AGAIN = "delete it and run the rule that makes it again."
 
 
 def seal(directory: Path, kind: str, record: Mapping[str, Any], files: Iterable[str]) -> dict[str, Any]:
-    """Write `<kind>.json`: the record, what is known about `files`, and an id, the hash of all that."""
+    """Write `<kind>.json`: the record, size and hash of `files`, and an id, the hash of all this."""
     manifest = {**record, "kind": kind, "files": describe_files(directory, list(files))}
     manifest["id"] = sha256_json(manifest)
     write_json(directory / f"{kind}.json", manifest)
@@ -21,7 +21,7 @@ def seal(directory: Path, kind: str, record: Mapping[str, Any], files: Iterable[
 
 
 def check(directory: Path, kind: str, *, contents: bool = True) -> dict[str, Any]:
-    """Read `<kind>.json` and compare the files with it: their sizes, and unless `contents` is false their hashes.
+    """Read `<kind>.json` and check the files against it: their sizes, and unless `contents` is false their hashes.
 
     Raises:
         SomaError: the manifest or a file is missing, truncated, altered, or of another kind.

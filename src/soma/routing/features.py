@@ -1,9 +1,9 @@
-"""What the router sees of a window: tf-idf of its words, projected to a few dimensions, centred, normalised.
+"""Features of a window for the router: tf-idf of its words, projected to few dimensions, centred and normalised.
 
 docs/paper.md section 2: decode as UTF-8 with errors ignored → word tf-idf (sublinear tf, English stop words) →
 truncated SVD → subtract the mean → L2. Vocabulary, idf, SVD and mean are fitted on a sample of windows, then fixed. A
 window without any word of the vocabulary (a *blank* one) has a zero tf-idf row, so it becomes −mean/|mean| like any
-other row would: all blank windows share that point and go to the cluster it belongs to. They are counted.
+other zero row: all blank windows share that point and go to its cluster. They are counted.
 
 Shapes: N windows, V words, D dimensions.
 """
@@ -39,7 +39,7 @@ class Windows(Protocol):
     def __len__(self) -> int: ...
 
     def read(self, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Bytes of these windows, shape (len(ids), window)."""
+        """Read the bytes of these windows, shape (len(ids), window)."""
 
 
 Texts = Sequence[bytes] | NDArray[np.uint8]
@@ -47,13 +47,13 @@ Texts = Sequence[bytes] | NDArray[np.uint8]
 
 
 def byte_strings(windows: Texts) -> list[bytes]:
-    """Rows as byte strings."""
+    """Convert rows to byte strings."""
     return [w if isinstance(w, bytes) else w.tobytes() for w in windows]
 
 
 @dataclass(frozen=True)
 class Features:
-    """A fitted featuriser."""
+    """A fitted feature extractor."""
 
     words: tuple[str, ...]
     """Vocabulary, in column order."""
@@ -63,11 +63,11 @@ class Features:
     mean_D: NDArray[np.float32]
     """Mean of the projected sample."""
     id: str
-    """Hash of the artefact; a router names the features it was fitted on by it."""
+    """Hash of the artefact, which a router records to name the features that it was fitted on."""
 
     @classmethod
     def load(cls, directory: Path) -> Features:
-        """Read what `fit_features` wrote.
+        """Read the files that `fit_features` wrote.
 
         Raises:
             SomaError: a file is missing, truncated, altered, or not this kind of artefact.
@@ -88,7 +88,8 @@ class Features:
 
     @cached_property
     def _vectoriser(self) -> Any:
-        # Imported here, as in `fit_features`: it takes seconds, and evaluating a run without clusters needs none of it.
+        # Imported here, as in `fit_features`: the import takes seconds, and evaluating a run without clusters does not
+        # need it.
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         vectoriser = TfidfVectorizer(**_tfidf(np.float32), vocabulary=self.words)
@@ -101,26 +102,26 @@ class Features:
 
     @cached_property
     def blank_D(self) -> NDArray[np.float32]:
-        """Where a window without a word of the vocabulary lands."""
+        """Features of a window without a word of the vocabulary."""
         return _unit(-self.mean_D[None]).reshape(-1)
 
     def transform(self, windows: Texts) -> NDArray[np.float32]:
-        """Unit rows, float32 (N, D). A row depends on its own window alone, to the last bit."""
+        """Compute unit rows, float32 (N, D). A row depends on its own window alone, to the last bit."""
         tfidf_NV = self._vectoriser.transform(byte_strings(windows))
-        # A sparse product, which scipy sums row by row: no BLAS, so no dependence on threads or on other rows.
+        # Scipy sums a sparse product row by row, without BLAS, so it does not depend on threads or on other rows.
         projected_ND: NDArray[np.float32] = tfidf_NV @ self._components_VD
         return _unit(projected_ND - self.mean_D)
 
     def count_blank(self, vectors_ND: NDArray[np.float32]) -> int:
-        """How many rows are the point of a window without a word of the vocabulary."""
+        """Count the rows that equal the features of a window without a word of the vocabulary."""
         return int(np.count_nonzero((vectors_ND == self.blank_D).all(axis=1)))
 
 
 def sample_ids(n_windows: int, settings: Routing, seed: int) -> NDArray[np.int64]:
-    """Sorted ids of the windows that vocabulary, SVD and centroids are fitted on, at most `settings.sample`.
+    """Draw the sorted ids of the windows to fit vocabulary, SVD and centroids on, at most `settings.sample`.
 
-    One uniformly drawn window from each of equal consecutive stretches of the corpus: needs no memory beyond the
-    result, and cannot miss a part of the corpus.
+    One window is drawn uniformly from each of equal consecutive stretches of the corpus, which needs no memory beyond
+    the result and cannot miss a part of the corpus.
     """
     n = min(n_windows, settings.sample)
     edges = np.arange(n + 1) * n_windows // n if n else np.zeros(1, np.int64)
@@ -131,7 +132,7 @@ def sample_ids(n_windows: int, settings: Routing, seed: int) -> NDArray[np.int64
 def fit_features(windows: Windows, settings: Routing, seed: int, output: Path) -> Features:
     """Fit on `sample_ids` and write the folder `output`: `features.npz`, `vocabulary.json`, `features.json`.
 
-    The SVD keeps `settings.svd` dimensions, or fewer where the vocabulary or the sample is not larger than that;
+    The SVD keeps `settings.svd` dimensions, or fewer if the vocabulary or the sample is no larger than that;
     `features.json` records both numbers.
 
     Raises:
@@ -155,7 +156,7 @@ def fit_features(windows: Windows, settings: Routing, seed: int, output: Path) -
             "windows, where features need at least 2; lower routing.min_df or use a larger corpus."
         )
     svd = TruncatedSVD(dims, random_state=Stream.named(seed, "router", "svd").seed32())
-    with threadpool_limits(1):  # the last bits of a threaded QR depend on the number of threads
+    with threadpool_limits(1):  # the last bits of a multithreaded QR depend on the number of threads
         mean_D = svd.fit_transform(tfidf_NV).mean(axis=0)
     arrays = {"idf": vectoriser.idf_, "components": svd.components_, "mean": mean_D}
     record = {
@@ -177,12 +178,12 @@ def fit_features(windows: Windows, settings: Routing, seed: int, output: Path) -
 
 
 def transform_all(windows: Windows, features: Features, output: Path, workers: int, chunk: int = _CHUNK) -> int:
-    """Features of every window, in order, streamed to the float32 (N, D) array `output` (.npy).
+    """Stream the features of every window, in order, to the float32 (N, D) array `output` (.npy).
 
     Neither `workers` (processes) nor `chunk` (windows per task) changes a byte; memory is a few chunks per worker.
 
     Returns:
-        How many windows are blank.
+        The number of blank windows.
     """
     header = {"descr": "<f4", "fortran_order": False, "shape": (len(windows), features.dims)}
     starts = range(0, len(windows), chunk)
@@ -197,7 +198,7 @@ def transform_all(windows: Windows, features: Features, output: Path, workers: i
 
 
 def open_vectors(path: Path) -> NDArray[np.float32]:
-    """Memory-map what `transform_all` wrote.
+    """Memory-map the features that `transform_all` wrote.
 
     Raises:
         SomaError: missing, truncated, or not a float32 matrix.
@@ -214,7 +215,9 @@ def open_vectors(path: Path) -> NDArray[np.float32]:
 
 
 def _tfidf(dtype: type[np.floating[Any]]) -> dict[str, Any]:
-    """The paper's tf-idf; everything else is scikit-learn's default (L2 rows, smooth idf, words of two letters up)."""
+    """Return the paper's tf-idf settings; the rest is scikit-learn's default (L2 rows, smooth idf, words of 2+
+    letters).
+    """
     return {"sublinear_tf": True, "stop_words": "english", "decode_error": "ignore", "dtype": dtype}
 
 
@@ -230,7 +233,7 @@ def _read(windows: Windows, ids: NDArray[np.int64]) -> Iterator[bytes]:
         yield from byte_strings(windows.read(ids[start : start + _CHUNK]))
 
 
-_features: Features  # of a worker process
+_features: Features  # in a worker process
 
 
 def _install(features: Features) -> None:
@@ -243,11 +246,11 @@ def _transform(texts: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def _in_order(features: Features, texts: Iterator[NDArray[np.uint8]], workers: int) -> Iterator[NDArray[np.float32]]:
-    """Transformed chunks in their order, from a pool that never holds more than two chunks per worker."""
+    """Yield transformed chunks in order, from a pool that never holds more than two chunks per worker."""
     if workers == 1:
         yield from map(features.transform, texts)
         return
-    # "spawn": a forked copy of a process that has BLAS threads can hang.
+    # "spawn": a fork of a process with BLAS threads can hang.
     with ProcessPoolExecutor(workers, get_context("spawn"), _install, (features,)) as pool:
         pending: deque[Future[NDArray[np.float32]]] = deque()
         for chunk in texts:

@@ -1,9 +1,9 @@
 """Balanced spherical k-means: clusters on the unit sphere whose sizes differ by at most one.
 
-The E-step is a transport problem: maximise Σ x·c over labels with (almost) equal cluster sizes. Its dual has one
-price per cluster, and at the optimal prices every sample simply takes argmax(x·c − p). We find the prices with
-entropic regularisation (Sinkhorn scaling; Cuturi, "Sinkhorn distances", NeurIPS 2013), which needs only the soft
-load of each cluster, and round the rest: an overfull cluster hands over the samples that lose least.
+The E-step is a transport problem: maximise Σ x·c over labels with (almost) equal cluster sizes. Its dual has one price
+per cluster, and at the optimal prices every sample simply takes argmax(x·c − p). The prices are found with entropic
+regularisation (Sinkhorn scaling; Cuturi, "Sinkhorn distances", NeurIPS 2013), which needs only the soft load of each
+cluster, and the labels are then rounded: an overfull cluster gives up the samples that lose least.
 
 Shapes: N samples, K clusters, D dimensions, R samples in one block.
 """
@@ -20,15 +20,15 @@ from soma.errors import SomaError
 from soma.rng import Stream
 
 _BLOCK = 4096
-_ANNEALED = (0.1, 0.05, 0.02, 0.01)  # temperatures in units of cosine; later rounds start warm, at the last
-_STEPS = 30  # Sinkhorn steps per temperature at most
-_LOAD_ERROR = 0.01  # soft loads this close to N/K are good enough: rounding evens out the rest
-_SETTLED = 1e-5  # a round that raises the mean cosine by less is the last
+_ANNEALED = (0.1, 0.05, 0.02, 0.01)  # temperatures in units of cosine; later rounds are warm-started at the last one
+_STEPS = 30  # maximum number of Sinkhorn steps per temperature
+_LOAD_ERROR = 0.01  # soft loads this close to N/K are good enough: rounding fixes the rest
+_SETTLED = 1e-5  # stop after a round that raises the mean cosine by less
 
 
 @dataclass(frozen=True)
 class BalancedFit:
-    """Centroids with the prices and labels that belong to them."""
+    """Centroids with their prices and labels."""
 
     centroids_KD: NDArray[np.float32]
     """Unit rows."""
@@ -39,13 +39,13 @@ class BalancedFit:
     sizes_K: NDArray[np.int64]
     """⌊N/K⌋ or ⌈N/K⌉ each."""
     objective: tuple[float, ...]
-    """Mean cosine between a sample and its centroid, after each round; never decreases."""
+    """Mean cosine between a sample and its centroid after each round; never decreases."""
 
 
 def similarities(x_ND: NDArray[np.float32], centroids_KD: NDArray[np.float32]) -> NDArray[np.float32]:
-    """x·c for every sample and cluster, float32 (N, K).
+    """Compute x·c for every sample and cluster, float32 (N, K).
 
-    Every product has the same shape (the last block is padded) and one thread, so that a sample's similarities
+    Every product has the same shape (the last block is padded) and runs in one thread, so that a sample's similarities
     do not depend on its neighbours, on chunking or on the number of cores: BLAS rounds differently at edges.
     """
     s_NK = np.empty((len(x_ND), len(centroids_KD)), np.float32)
@@ -62,16 +62,16 @@ def similarities(x_ND: NDArray[np.float32], centroids_KD: NDArray[np.float32]) -
 def balanced_kmeans(x_ND: NDArray[np.float32], k: int, stream: Stream, iterations: int) -> BalancedFit:
     """Fit K centroids to unit rows so that every cluster holds ⌊N/K⌋ or ⌈N/K⌉ of them.
 
-    Holds the (N, K) similarities in memory: 0.4 GB for 400,000 samples and 256 clusters.
+    The (N, K) similarities are kept in memory: 0.4 GB for 400,000 samples and 256 clusters.
 
     Args:
         x_ND: float32 unit rows.
         k: number of clusters.
         stream: randomness of the initial centroids.
-        iterations: rounds at most; it stops sooner when a round no longer raises the objective.
+        iterations: maximum number of rounds; fitting stops earlier if a round no longer raises the objective.
 
     Raises:
-        SomaError: more clusters than samples, or than a 16-bit label can name.
+        SomaError: there are more clusters than samples, or than a 16-bit label can represent.
     """
     if k > min(len(x_ND), 1 << 16):
         raise SomaError(
@@ -94,7 +94,7 @@ def balanced_kmeans(x_ND: NDArray[np.float32], k: int, stream: Stream, iteration
 
 
 def _initial(x_ND: NDArray[np.float32], k: int, stream: Stream) -> NDArray[np.float32]:
-    """k-means++ on the sphere: the next centroid is a sample, drawn in proportion to squared distance, 2(1 − cos)."""
+    """Initialise by k-means++ on the sphere: draw each next centroid in proportion to squared distance, 2(1 − cos)."""
     draws_K = stream.uniform(k)
     chosen = [int(draws_K[0] * len(x_ND))]
     distance_N = np.full(len(x_ND), np.inf)
@@ -109,7 +109,7 @@ def _initial(x_ND: NDArray[np.float32], k: int, stream: Stream) -> NDArray[np.fl
 def _means(
     x_ND: NDArray[np.float32], labels_N: NDArray[np.uint16], previous_KD: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """M-step: the normalised mean of each cluster; a mean of zero keeps the previous centroid."""
+    """Perform the M-step: return the normalised mean of each cluster, or its previous centroid if the mean is zero."""
     order_N = np.argsort(labels_N, kind="stable")
     ends = np.cumsum(np.bincount(labels_N, minlength=len(previous_KD)))
     sums_KD = np.stack([x_ND[rows].sum(axis=0, dtype=np.float64) for rows in np.split(order_N, ends[:-1])])
@@ -123,7 +123,7 @@ def _assign(
     prices_K: NDArray[np.float64],
     temperatures: tuple[float, ...],
 ) -> BalancedFit:
-    """E-step: prices, then labels with sizes that differ by at most one."""
+    """Perform the E-step: find prices, then labels with cluster sizes that differ by at most one."""
     s_NK = similarities(x_ND, centroids_KD)
     for temperature in temperatures:
         prices_K = _sinkhorn(s_NK, prices_K, temperature)
@@ -134,7 +134,7 @@ def _assign(
 
 
 def _sinkhorn(s_NK: NDArray[np.float32], prices_K: NDArray[np.float64], temperature: float) -> NDArray[np.float64]:
-    """Raise the price of clusters that hold too much, p += τ log(load/target), with soft labels of temperature τ."""
+    """Adjust prices to the load, p += τ log(load/target), with soft labels of temperature τ."""
     target = len(s_NK) / len(prices_K)
     for _ in range(_STEPS):
         load_K = np.zeros(len(prices_K))
@@ -147,19 +147,19 @@ def _sinkhorn(s_NK: NDArray[np.float32], prices_K: NDArray[np.float64], temperat
         ratio_K = load_K / target
         if np.abs(ratio_K - 1).max() < _LOAD_ERROR:
             break
-        prices_K = prices_K + temperature * np.log(np.maximum(ratio_K, 1e-3))  # an empty cluster: a finite step
+        prices_K = prices_K + temperature * np.log(np.maximum(ratio_K, 1e-3))  # finite step for an empty cluster
         prices_K -= prices_K.mean()
     return prices_K
 
 
 def _round(s_NK: NDArray[np.float32], prices_K: NDArray[np.float32]) -> NDArray[np.int64]:
-    """argmax(s − p), then overfull clusters evict, to clusters with room, the samples of smallest regret.
+    """Take argmax(s − p), then let overfull clusters move their samples of smallest regret to clusters with room.
 
     Ends after at most K rounds: a round either moves all the overflow or fills a cluster.
     """
     n, k = s_NK.shape
     labels_N = np.concatenate([(s_NK[a : a + _BLOCK] - prices_K).argmax(axis=1) for a in range(0, n, _BLOCK)])
-    # N mod K clusters hold one sample more: the dearest, for a price is what one more place would be worth.
+    # N mod K clusters hold one sample more: those with the highest price, the value of one more place.
     capacity_K = np.full(k, n // k)
     capacity_K[np.argsort(-prices_K, kind="stable")[: n % k]] += 1
     while ((sizes_K := np.bincount(labels_N, minlength=k)) > capacity_K).any():
@@ -178,7 +178,7 @@ def _round(s_NK: NDArray[np.float32], prices_K: NDArray[np.float32]) -> NDArray[
 
 
 def _rank(groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many earlier elements are of the same group."""
+    """Count the earlier elements of the same group."""
     order = np.argsort(groups, kind="stable")
     counts = np.bincount(groups)
     starts = np.cumsum(counts) - counts

@@ -1,7 +1,7 @@
-"""Which experts a text goes to: the clusters nearest to its features.
+"""Routing of text to the experts whose clusters are nearest to its features.
 
 A window trains the expert of its nearest cluster (docs/paper.md section 2); a prediction averages the k experts nearest
-to the *prefix* of the text, so no scored byte can choose an expert.
+to the *prefix* of the text, so scored bytes cannot influence the choice of experts.
 
 Shapes: N windows, K clusters, D dimensions, V words, S selected clusters.
 """
@@ -29,20 +29,20 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class Router:
-    """Centroids with the features they live in."""
+    """Centroids with the features that define their space."""
 
     features: Features
     centroids_KD: NDArray[np.float32]
     """Unit rows."""
     prices_K: NDArray[np.float32]
-    """Of the balanced fit."""
+    """Prices from the balanced fit."""
     sizes_K: NDArray[np.int64]
-    """Of the balanced fit, in sampled windows."""
+    """Cluster sizes in the balanced fit, in sampled windows."""
     assignment: Literal["nearest", "priced"]
 
     @classmethod
     def load(cls, directory: Path, features: Features) -> Router:
-        """Read what `fit_router` wrote.
+        """Read the files that `fit_router` wrote.
 
         Raises:
             SomaError: a file is missing or damaged, or the router was fitted on other features.
@@ -63,21 +63,21 @@ class Router:
         return len(self.centroids_KD)
 
     def scores(self, vectors_ND: NDArray[np.float32]) -> NDArray[np.float32]:
-        """x·c (`nearest`) or x·c − p (`priced`), float32 (N, K)."""
+        """Compute x·c (`nearest`) or x·c − p (`priced`), float32 (N, K)."""
         scores_NK = similarities(vectors_ND, self.centroids_KD)
         return scores_NK - self.prices_K if self.assignment == "priced" else scores_NK
 
     def assign(self, vectors_ND: NDArray[np.float32]) -> NDArray[np.uint16]:
-        """The cluster of each row, uint16 (N,): highest score, the lower index on a tie; any N in constant memory."""
+        """Assign each row to its highest-scoring cluster (the lower index on a tie), uint16 (N,); constant memory."""
         labels_N = np.empty(len(vectors_ND), np.uint16)
         for start in range(0, len(vectors_ND), _CHUNK):
             labels_N[start : start + _CHUNK] = self.scores(vectors_ND[start : start + _CHUNK]).argmax(axis=1)
         return labels_N
 
     def route(self, windows: Texts, prefix: int, k: int) -> NDArray[np.int64]:
-        """The k clusters of highest score, best first (the lower index on a tie), int64 (N, S).
+        """Return the k highest-scoring clusters, best first (the lower index on a tie), int64 (N, S).
 
-        Only the first `prefix` bytes of each window are looked at.
+        Only the first `prefix` bytes of each window are used.
 
         Raises:
             SomaError: k is larger than the number of clusters.
@@ -97,11 +97,11 @@ def fit_router(
     Args:
         vectors: features of all windows, from `transform_all`.
         ids: windows to fit on (`sample_ids`).
-        features: what made `vectors`.
+        features: the features that produced `vectors`.
         n: number of clusters.
 
     Raises:
-        SomaError: fewer sampled windows than clusters; `vectors` damaged or of other features.
+        SomaError: there are fewer sampled windows than clusters, or `vectors` is damaged or of other features.
     """
     all_ND = open_vectors(vectors)
     if all_ND.shape[1] != features.dims or (len(ids) and ids[-1] >= len(all_ND)):
@@ -130,7 +130,7 @@ def fit_router(
 
 
 def assign_all(vectors: Path, router: Router, output: Path) -> NDArray[np.int64]:
-    """Labels of all windows, uint16 (N,), to `output` (.npy), in one pass over `vectors`.
+    """Write the labels of all windows, uint16 (N,), to `output` (.npy), in one pass over `vectors`.
 
     Returns:
         The size of every cluster, (K,).
@@ -148,22 +148,22 @@ def assign_all(vectors: Path, router: Router, output: Path) -> NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Cluster:
-    """One line of the report on clusters."""
+    """One line of the cluster report."""
 
     cluster: int
     terms: tuple[str, ...]
     """Most distinctive words, best first."""
     balanced: int
-    """Sampled windows in the balanced fit."""
+    """Number of sampled windows in the balanced fit."""
     assigned: int
-    """Windows of the corpus that go to it."""
+    """Number of corpus windows assigned to the cluster."""
 
 
 def describe(router: Router, assigned_K: NDArray[np.int64], terms: int = 10) -> list[Cluster]:
-    """Size and most distinctive words of each cluster.
+    """Return the size and the most distinctive words of each cluster.
 
-    Features are centred, so a centroid projected back through the SVD says how much more of each word than the
-    average window the cluster has.
+    Features are centred, so projecting a centroid back through the SVD shows how much more of each word the cluster has
+    than the average window.
     """
     weight_KV = router.centroids_KD @ router.features.components_DV
     top_KT = np.argsort(-weight_KV, axis=1, kind="stable")[:, :terms]
@@ -174,6 +174,6 @@ def describe(router: Router, assigned_K: NDArray[np.int64], terms: int = 10) -> 
 
 
 def agreement(router: Router, windows: Texts, prefix: int) -> float:
-    """Share of windows whose prefix goes to the same cluster as the whole window (docs/paper.md section 8)."""
+    """Compute the share of windows whose prefix has the cluster of the whole window (docs/paper.md section 8)."""
     whole_N = router.assign(router.features.transform(windows))
     return float((router.route(windows, prefix, 1)[:, 0] == whole_N).mean())

@@ -1,7 +1,7 @@
-"""Which windows each expert trains on, and which of those are kept for its validation loss.
+"""The windows that each expert trains on, and those held out for its validation loss.
 
-A shard folder holds `train.npy` and `validation.npy` (uint32 window ids, sorted inside each expert, one expert
-after the other) and `shards.json` (where each expert's ids start and stop in both).
+A shard folder holds `train.npy` and `validation.npy` (uint32 window ids, sorted within each expert, one expert after
+the other) and `shards.json` (where each expert's ids start and stop in both).
 
 Shapes: N windows, K experts.
 """
@@ -30,13 +30,14 @@ class Shards:
 
     directory: Path
     manifest: dict[str, Any]
-    """`shards.json`."""
+    """Content of `shards.json`."""
     ids: dict[str, NDArray[np.uint32]]
-    """`train` and `validation`."""
+    """Ids for `train` and for `validation`."""
 
     @classmethod
     def open(cls, directory: Path) -> Shards:
-        """Open what `build_shards` wrote; checks sizes, not contents (`verify` does), so it is cheap for any corpus.
+        """Open the output of `build_shards`; checks sizes, but not contents (see `verify`), so it is fast for any
+        corpus.
 
         Raises:
             SomaError: missing, truncated, or not this kind of artefact.
@@ -50,11 +51,11 @@ class Shards:
         return len(self.manifest["train"])
 
     def train(self, expert: int) -> NDArray[np.uint32]:
-        """Sorted ids of an expert's training windows, a read-only view."""
+        """Return the sorted ids of an expert's training windows, a read-only view."""
         return self._part("train", expert)
 
     def validation(self, expert: int) -> NDArray[np.uint32]:
-        """Sorted ids of an expert's validation windows, a read-only view."""
+        """Return the sorted ids of an expert's validation windows, a read-only view."""
         return self._part("validation", expert)
 
     def verify(self) -> None:
@@ -79,9 +80,9 @@ def build_shards(
     """Divide the windows among experts and write the folder `output`.
 
     Args:
-        partition: `clusters`: by label; `random`: disjoint, sizes differ by at most one; `iid`: every expert has
-            all windows (their ids are stored once).
-        validation_N: whether a window belongs to the expert-validation part of whichever shard holds it.
+        partition: `clusters`: by label; `random`: disjoint, with sizes that differ by at most one; `iid`: every expert
+            has all windows (their ids are stored once).
+        validation_N: True for windows held out for expert validation, in whichever shard they lie.
         labels_N: the cluster of each window; for `clusters` only.
 
     Raises:
@@ -110,7 +111,7 @@ def build_shards(
                 f"expert {e} of {experts} ({partition}) has no {part} window among its {sizes_K[e]}; use fewer "
                 f"experts, a larger corpus or a {share} data.expert_validation."
             )
-    owners = experts if partition == "iid" else 1  # of every stretch of ids
+    owners = experts if partition == "iid" else 1  # of each range of ids
     record = {
         "partition": partition,
         "seed": seed,
@@ -127,7 +128,7 @@ def build_shards(
 
 
 def _by_label(labels_N: NDArray[np.uint16], k: int) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Window ids grouped by label, ascending inside each, and the size of each group."""
+    """Return window ids grouped by label, ascending within each group, and the size of each group."""
     return np.argsort(labels_N, kind="stable").astype(np.uint32), np.bincount(labels_N, minlength=k)
 
 
@@ -143,7 +144,7 @@ def _deal(n: int, k: int, seed: int) -> NDArray[np.uint16]:
 
 
 def _ranges(counts: NDArray[np.int64]) -> list[list[int]]:
-    """[start, stop] of consecutive stretches of these lengths."""
+    """Return [start, stop] of consecutive ranges of these lengths."""
     stops = np.cumsum(counts)
     ranges: list[list[int]] = np.stack([stops - counts, stops], axis=1).tolist()
     return ranges

@@ -1,1 +1,1 @@
-"""Typed settings that steps read, a module for each kind, so that an edit of one touches only the steps that use it."""
+"""Typed settings that steps read, one module per kind, so that an edit affects only the steps that use it."""

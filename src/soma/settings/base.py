@@ -1,4 +1,4 @@
-"""What all settings share: unknown keys and infinities are errors, and nothing changes after validation."""
+"""Behaviour of all settings: unknown keys and infinities are errors, and nothing changes after validation."""
 
 from __future__ import annotations
 

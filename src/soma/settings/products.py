@@ -1,7 +1,7 @@
-"""Which arms every table and figure shows, and how its measurements are made.
+"""Settings of the products: the arms in every table and figure, and the parameters of measurements.
 
-Arms are named; soma.config checks that they are described. `Variants` products derive arms from one by changing a
-setting, so that a grid need not be written out.
+Arms are given by name; soma.config checks that they are described. Products with `variants` derive arms from one by
+changing a setting, so that a grid need not be written out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FixedSize(Model):
     soma: str
     """The arm that the claim is about."""
     against: tuple[str, ...]
-    """The arms it is claimed to beat."""
+    """Arms that it is claimed to beat."""
     also: tuple[str, ...] = ()
     """Further arms in the same tables and figure."""
 
@@ -34,14 +34,14 @@ class FixedSize(Model):
 
 
 class Controls(Model):
-    """Beyond the paper: what else could explain the comparison at equal total size."""
+    """Beyond the paper: other possible explanations of the comparison at equal total size."""
 
     random: str
-    """The arm of the claim on random shards (B1)."""
+    """The claim's arm on random shards (B1)."""
     sizes: Arms
-    """Monoliths at the same operations, from small to large; one has a single expert's size (B2, B7)."""
+    """Monoliths at the same number of operations, from small to large; one has a single expert's size (B2, B7)."""
     single: str
-    """The one of `sizes` that has the size of a single expert of the claim's arm (B2)."""
+    """The arm among `sizes` with the size of a single expert of the claim's arm (B2)."""
 
     @model_validator(mode="after")
     def _listed(self) -> Controls:
@@ -58,9 +58,9 @@ class Backpropagation(Model):
     """Table 5, claim C16: zeroth-order arms against backpropagation, on ensemble validation."""
 
     pairs: Annotated[tuple[tuple[str, str], ...], Field(min_length=1)]
-    """A zeroth-order arm and a `bptt` arm of the same experts, for each N."""
+    """A zeroth-order arm and a `bptt` arm with the same experts, for each N."""
     operations: Annotated[tuple[PositiveNumber, ...], Field(min_length=1)]
-    """Budgets at which both are compared; losses between two milestones are interpolated."""
+    """Budgets at which to compare both; losses between two milestones are interpolated."""
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -68,14 +68,14 @@ class Backpropagation(Model):
 
 
 class Tuning(Model):
-    """Tables 6 and 7, claim C3: the same search for both methods; chosen on ensemble validation, then tested once."""
+    """Tables 6 and 7, claim C3: the same search for both methods, chosen on ensemble validation, then tested once."""
 
     soma: str
-    """The arm whose lr and eps are searched ..."""
+    """Arm whose lr and eps are searched ..."""
     spsa: str
-    """... and the one it is compared with."""
+    """... and the arm it is compared with."""
     settings: Annotated[tuple[tuple[float, float], ...], Field(min_length=1)]
-    """Pairs of lr and eps, every one run with every seed and with the arm's own budget."""
+    """Pairs of lr and eps, each run with every seed and the arm's own budget."""
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=2)]
     """Seeds of every setting."""
 
@@ -84,12 +84,12 @@ class Tuning(Model):
         return (self.soma, self.spsa)
 
     def variants(self, base: str) -> dict[str, dict[str, Any]]:
-        """Names of the arms that a base arm becomes, with what each changes."""
+        """Return the names of the arms derived from a base arm, and the changes in each."""
         return {f"{base}-lr{lr:g}-eps{eps:g}": {"lr": lr, "eps": eps, "seeds": self.seeds} for lr, eps in self.settings}
 
 
 class Population(Model):
-    """One setting of the search over EGGROLL's settings."""
+    """One candidate in the search over EGGROLL's settings."""
 
     population: Annotated[int, Field(ge=2)]
     """As in `training.eggroll`."""
@@ -104,12 +104,12 @@ class Population(Model):
 
 
 class Populations(Model):
-    """Beyond the paper: the search that EGGROLL's settings at this size come from, on ensemble validation."""
+    """Beyond the paper: the search for EGGROLL's settings at this size, on ensemble validation."""
 
     arm: str
     """The `eggroll` arm of the comparison; the search uses its model and the operations below."""
     settings: Annotated[tuple[Population, ...], Field(min_length=1)]
-    """Every one is run with every seed."""
+    """Candidate settings, each run with every seed."""
     operations: PositiveNumber
     """Budget of every run."""
     seeds: Seeds = (0,)
@@ -117,12 +117,12 @@ class Populations(Model):
 
 
 class Paired(Model):
-    """Figure 4, claim C5: independent against summed losses, with the same start, batches and probes."""
+    """Figure 4, claim C5: independent and summed losses compared, with the same start, batches and probes."""
 
     early: tuple[str, str]
     """Arms with independent and with summed losses, from the seed run."""
     late: tuple[str, str]
-    """The same as continuations of a trained arm."""
+    """The same two as continuations of a trained arm."""
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -142,18 +142,18 @@ class Sweep(Model):
     """Figures 7, 8, 13 and 14, Table 10, claims C8 and C15: one setting at a time, on ensemble validation."""
 
     arm: str
-    """Everything that the sweep does not change; its number of experts is the one of the other two sweeps."""
+    """Base arm, whose number of experts is used in the other two sweeps."""
     experts: Counts
-    """N, every expert with the arm's width and updates."""
+    """Values of N; every expert has the arm's width and updates."""
     n_pert: Counts
-    """Directions."""
+    """Numbers of directions."""
     batch: Counts
-    """Sequences of an update; more than the arm's batch are accumulated, each batch with directions of its own."""
+    """Sequences per update; above the arm's batch, batches are accumulated, each with its own directions."""
     operations: Annotated[tuple[PositiveNumber, ...], Field(min_length=1)]
     """Budgets of Table 10."""
 
     def variants(self, base: Any) -> dict[str, dict[str, Any]]:
-        """Names of the arms with what each changes; `base` is the arm."""
+        """Return the names of the derived arms and the changes in each; `base` is the arm."""
         out: dict[str, dict[str, Any]] = {}
         for n in self.experts:
             out[f"{self.arm}-n{n}"] = {"experts": n, "k": None}
@@ -171,11 +171,11 @@ class Ablation(Model):
     base: str
     """Semantic clusters, start from the seed run, full tied head."""
     partition: Arms
-    """The same on other shards."""
+    """The base arm on other shards."""
     start: Arms
-    """The same from another start."""
+    """The base arm from another start."""
     head: Arms
-    """The same with another treatment of the head."""
+    """The base arm with another treatment of the head."""
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -188,11 +188,11 @@ class Variance(Model):
     arms: Arms
     """SPSA arms of equal total size and different N."""
     probes: Annotated[int, Field(ge=2)] = 128
-    """Single probes."""
+    """Number of single probes."""
     chunks: Positive = 2
-    """Fixed chunks of expert validation text, a batch each."""
+    """Fixed chunks of expert-validation text, one batch each."""
     batch: Positive = 16
-    """Sequences of a chunk."""
+    """Sequences per chunk."""
     n_pert: Counts = (1, 4, 16, 64)
     """Numbers of directions whose mean is measured; each divides `probes`."""
 
@@ -211,19 +211,19 @@ class Objective(Model):
     sets: Annotated[int, Field(ge=2)] = 32
     """Independent sets of probes."""
     n_pert: Positive = 64
-    """Directions of a set."""
+    """Directions per set."""
     batch: Positive = 16
-    """Sequences of the fixed batch of each expert."""
+    """Sequences in each expert's fixed batch."""
     coordinates: Positive = 128
-    """Random coordinates of each expert that the split perturbs."""
+    """Random coordinates of each expert that are perturbed to study the split."""
     pool: Positive = 32
-    """Sequences that batches are drawn from."""
+    """Sequences from which batches are drawn."""
     product: Positive = 256
-    """n_pert times B."""
+    """Product of n_pert and B."""
     probes: Positive = 1024
-    """Directions that are measured on the whole pool."""
+    """Directions measured on the whole pool."""
     repeats: Positive = 256
-    """Estimates of every split that are assembled from them."""
+    """Estimates assembled from them for every split."""
 
 
 class Reference(Model):
@@ -232,20 +232,20 @@ class Reference(Model):
     arms: Arms
     """SPSA arms of equal total size and different N."""
     sequences: Positive = 512
-    """Sequences of each of the two disjoint reference batches, per expert."""
+    """Sequences in each of the two disjoint reference batches, per expert."""
     settings: Annotated[tuple[tuple[Positive, Positive], ...], Field(min_length=1)]
-    """Pairs of n_pert and B; the first is the one that the arms are compared at."""
+    """Pairs of n_pert and B; the arms are compared at the first."""
     repeats: Annotated[int, Field(ge=2)] = 8
-    """Estimates of every setting."""
+    """Estimates per setting."""
 
 
 class Active(Model):
-    """Figures 16 and 17, claims C10 and C11: how many experts to average, and which pairs complement each other."""
+    """Figures 16 and 17, claims C10 and C11: how many experts to average, and which pairs are complementary."""
 
     arms: Arms
     """Arms whose loss is measured for every number of active experts."""
     pairs: str
-    """The one of them whose pairs of experts are compared; it needs three experts or more."""
+    """The arm among them whose pairs of experts are compared; it needs at least three experts."""
 
     @model_validator(mode="after")
     def _listed(self) -> Active:
@@ -260,15 +260,15 @@ class Inference(Model):
     arms: Arms
     """Trained arms of equal total size."""
     many: str
-    """The arm with many experts that is claimed to be fast ..."""
+    """Arm with many experts that is claimed to be fast ..."""
     few: str
-    """... and the one with few."""
+    """... and the arm with few."""
     requests: Positive = 256
-    """Requests of a batch."""
+    """Requests per batch."""
     repeats: Positive = 7
-    """Timed repeats, of which the median counts."""
+    """Timed repeats; the median is reported."""
     warmups: Positive = 2
-    """Repeats before them."""
+    """Untimed repeats before them."""
 
     @model_validator(mode="after")
     def _listed(self) -> Inference:
@@ -279,32 +279,32 @@ class Inference(Model):
 
 
 class Estimators(Model):
-    """Beyond the paper: estimators of the field at equal operations, the loss reached and the variance."""
+    """Beyond the paper: estimators from the literature at equal operations, by loss reached and by variance."""
 
     arms: Arms
-    """SPSA arms that differ in `probe` and `difference` alone; the first is the one that the paper uses."""
+    """SPSA arms that differ only in `probe` and `difference`; the first is the paper's."""
     repeats: Annotated[int, Field(ge=2)] = 32
-    """Independent estimates behind a variance."""
+    """Independent estimates per variance."""
 
 
 class PrecisionOfDifferences(Model):
-    """Beyond the paper: the error of a finite difference against eps, for coarser matrix products (B6)."""
+    """Beyond the paper: the error of a finite difference as a function of eps, for coarser matrix products (B6)."""
 
     arm: str
-    """Measured at the initial and the trained weights of this arm's first run; it must train its head."""
+    """Arm whose first run is measured, at its initial and trained weights; it must train its head."""
     eps: Annotated[tuple[PositiveNumber, ...], Field(min_length=1)] = (1e-2, 1e-3, 1e-4, 1e-5)
     """Perturbation sizes."""
     directions: Positive = 16
-    """Directions of the batch."""
+    """Directions in the batch."""
     batch: Positive = 16
-    """Sequences of the batch."""
+    """Sequences in the batch."""
 
 
 class Products(Model):
     fixed_size: FixedSize
     """The comparison at equal total size."""
     controls: Controls
-    """What else could explain it."""
+    """Other possible explanations of it."""
     backpropagation: Backpropagation
     """Zeroth-order training against backpropagation."""
     tuning: Tuning
@@ -312,7 +312,7 @@ class Products(Model):
     populations: Populations
     """The search for EGGROLL's settings."""
     paired: Paired
-    """Independent against summed losses."""
+    """Independent and summed losses compared."""
     allocation: Allocation
     """Continuations with different splits."""
     sweep: Sweep
@@ -336,7 +336,7 @@ class Products(Model):
 
     @property
     def arms(self) -> list[str]:
-        """Every arm of the configuration that a product runs as it is, once."""
+        """Every configured arm that a product runs unchanged, once."""
         named = (
             *self.fixed_size.arms, *self.controls.arms, *self.backpropagation.arms, *self.paired.arms,
             *self.allocation.arms, *self.ablation.arms, *self.variance.arms, self.objective.arm, *self.reference.arms,
@@ -346,5 +346,5 @@ class Products(Model):
 
     @property
     def bases(self) -> list[str]:
-        """Every arm that a product derives others from."""
+        """Every arm from which a product derives others."""
         return [*self.tuning.bases, self.sweep.arm, self.populations.arm]

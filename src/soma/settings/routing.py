@@ -1,4 +1,4 @@
-"""Features, clusters and the router."""
+"""Settings of features, clusters and the router."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from soma.settings.base import Model, Positive
 
 class Routing(Model):
     features: Positive = 50_000
-    """Most frequent words kept by tf-idf."""
+    """Number of most frequent words that tf-idf keeps."""
     min_df: Positive = 5
-    """A word must occur in this many windows of the sample."""
+    """Number of sampled windows in which a word must occur."""
     svd: Positive = 128
-    """Dimensions kept by the truncated SVD."""
+    """Dimensions that the truncated SVD keeps."""
     sample: Positive = 400_000
-    """Windows that the vectoriser, the SVD and the centroids are fitted on."""
+    """Number of windows to fit the vectoriser, the SVD and the centroids on."""
     iterations: Positive = 30
-    """Rounds of balanced k-means at most."""
+    """Maximum rounds of balanced k-means."""
     assignment: Literal["nearest", "priced"] = "nearest"
-    """`nearest` centroid (the paper), or nearest after subtracting the balanced fit's price of each cluster."""
+    """`nearest` centroid (the paper), or nearest after subtracting each cluster's price from the balanced fit
+    (`priced`)."""

@@ -1,4 +1,4 @@
-"""Where text comes from: a Python package, your own files, FineWeb-Edu, WikiText."""
+"""Sources of text: a Python package, your own files, FineWeb-Edu, WikiText."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ LOADERS = {
     "fineweb-edu": "soma.data.sources.fineweb:parts",
     "wikitext": "soma.data.sources.wikitext:parts",
 }
-"""What reads each source. Imported when used, so that a download depends on no other source's reader."""
+"""Reader of each source. Imported when used, so that a download does not depend on the readers of other sources."""
 
 
 def parts(source: Source) -> list[Part]:
-    """The parts of a source, in order.
+    """Return the parts of a source, in order.
 
     Raises:
-        SomaError: the source is not there, or its listing does not fit the settings. Reading a part raises one
-            when its content is damaged.
+        SomaError: the source does not exist, or its listing does not fit the settings. Reading a part raises one
+            if its content is damaged.
     """
     read: Callable[[Source], list[Part]] = resolve_name(LOADERS[source.source])
     return read(source)
 
 
 def same_ids(a: Source, b: Source) -> bool:
-    """Whether an id names the same document in both sources.
+    """Return True if an id names the same document in both sources.
 
-    Ids of a folder are relative paths, so two folders may well use one id for different texts.
+    Ids in a folder are relative paths, so two folders may well use one id for different texts.
     """
     if isinstance(a, TextSource) and isinstance(b, TextSource):
         return a.path == b.path

@@ -1,4 +1,4 @@
-"""What every source delivers: documents, in parts that can be read again one by one."""
+"""Interface of all sources: documents, in parts that can be read again one by one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text as its source holds it.
+    """One text as stored in its source.
 
     Attributes:
         id: name of the document in its source.
         text: its bytes, unchanged.
-        split: split of the source, where it has several.
+        split: split of the source, if it has several.
         group: part of the source that it was drawn from (a row group, a topic).
         host: web host that it came from.
     """
@@ -27,11 +27,11 @@ class Document:
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of a source that is read in one go: the unit in which a download resumes.
+    """A piece of a source that is read as a whole: the unit in which a download resumes.
 
     Attributes:
-        name: what is read.
-        stamp: changes when the text may have changed.
+        name: of what is read.
+        stamp: a value that changes when the text may have changed.
         read: starts a new pass over the documents, in constant memory; empty documents are included.
     """
 

@@ -1,7 +1,7 @@
-"""FineWeb-Edu: chosen row groups of a sample's parquet files.
+"""FineWeb-Edu: selected row groups of a sample's parquet files.
 
-A file is ordered by crawl, so its first rows are one old crawl. Row groups are therefore spread over each file, and
-visited in random order where a byte budget may cut the reading short.
+A file is ordered by crawl, so its first rows all come from one old crawl. Row groups are therefore spread over each
+file, and visited in random order if a byte budget may end the reading early.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REPOSITORY = "HuggingFaceFW/fineweb-edu"
 
 
 def parts(source: FineWebSource) -> list[Part]:
-    """One part per file that is read."""
+    """Return one part per file that is read."""
     folder = find_folder(source.path, REPOSITORY, source.revision, source.sample)
     names = folder.names()
     first, last = source.files
@@ -43,7 +43,7 @@ def parts(source: FineWebSource) -> list[Part]:
 
 
 def _share(total: int | None, i: int, n: int) -> int | None:
-    """What falls to the i-th of n files when a total is spread evenly."""
+    """Return the share of the i-th of n files in a total that is spread evenly."""
     return None if total is None else (i + 1) * total // n - i * total // n
 
 
@@ -78,7 +78,7 @@ def _read(
 
 
 def spread_row_groups(present: int, wanted: int | None, stream: Stream) -> NDArray[np.int64]:
-    """`wanted` of `present` row groups, sorted: one at a random place of each of `wanted` equal stretches."""
+    """Choose `wanted` of `present` row groups, sorted: one at random from each of `wanted` equal stretches."""
     if wanted is None:
         return np.arange(present, dtype=np.int64)
     edges = np.arange(wanted + 1, dtype=np.int64) * present // wanted
@@ -88,5 +88,5 @@ def spread_row_groups(present: int, wanted: int | None, stream: Stream) -> NDArr
 def _host(url: str) -> str:
     try:
         return urlsplit(url).hostname or ""
-    except ValueError:  # a malformed address is still a document
+    except ValueError:  # keep a document whose address is malformed
         return ""

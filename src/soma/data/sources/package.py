@@ -1,7 +1,7 @@
 """Text that installs with a Python package, read as plain files.
 
-The packages are never imported (they would bring their own dependencies along): `importlib.metadata` says where
-their files lie. Their content is pinned by hash, so that every number can be traced to the same bytes.
+The packages are never imported (which would require their own dependencies): `importlib.metadata` locates their files.
+Their content is pinned by hash, so that every number can be traced to the same bytes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from soma.settings.data import PackageSource
 class _Corpus:
     distribution: str
     version: str
-    folder: str  # the text lies in files that begin so ...
-    suffix: str  # ... and end so
-    joiner: bytes  # put between the files, in sorted order, before hashing
+    folder: str  # the names of text files start with this ...
+    suffix: str  # ... and end with this
+    joiner: bytes  # inserted between the files, in sorted order, before hashing
     sha256: str
     documents: Callable[[list[tuple[str, bytes]]], Iterator[Document]]
 
@@ -68,7 +68,7 @@ _CORPORA = {
 
 
 def parts(source: PackageSource) -> list[Part]:
-    """One part: these corpora are a few megabytes."""
+    """Return one part: these corpora are a few megabytes."""
     corpus = _CORPORA[source.source]
     return [Part(corpus.requirement, corpus.sha256, partial(_read, corpus))]
 

@@ -19,7 +19,7 @@ from soma.errors import SomaError
 T = TypeVar("T")
 
 DAMAGED = (pa.ArrowException, OSError)
-"""What pyarrow raises for a file that is truncated or altered."""
+"""Exceptions that pyarrow raises for a file that is truncated or altered."""
 
 
 def check_columns(schema: pa.Schema, columns: Sequence[str], where: str) -> None:
@@ -32,7 +32,7 @@ def check_columns(schema: pa.Schema, columns: Sequence[str], where: str) -> None
 
 
 def texts(column: pa.ChunkedArray | pa.Array, where: str) -> list[bytes]:
-    """The values of a string column as UTF-8 bytes; null becomes empty."""
+    """Return the values of a string column as UTF-8 bytes; null becomes empty."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     kind = column.type
@@ -54,26 +54,26 @@ class Folder(Protocol):
     """A flat folder of parquet files."""
 
     attempts: ClassVar[int]
-    """Times a failed read is tried."""
+    """Number of times to attempt a read."""
     failures: ClassVar[tuple[type[Exception], ...]]
-    """Errors that another try, or another copy of the file, may cure."""
+    """Errors that another attempt, or another copy of the file, may resolve."""
 
     def locate(self, name: str) -> str:
-        """Full name for messages."""
+        """Return the full name for messages."""
 
     def names(self) -> list[str]:
-        """Names of the parquet files, sorted."""
+        """Return the sorted names of the parquet files."""
 
     def open(self, name: str) -> IO[bytes]:
-        """A seekable stream."""
+        """Open a seekable stream."""
 
     def stamp(self, name: str) -> str:
-        """Changes when the file may have changed."""
+        """Return a value that changes when the file may have changed."""
 
 
 @dataclass(frozen=True)
 class LocalFolder:
-    """A folder of this machine."""
+    """A folder on this machine."""
 
     path: Path
     attempts: ClassVar[int] = 1
@@ -116,7 +116,7 @@ class HubFolder:
         return sorted(name for name in names if name.endswith(".parquet"))
 
     def open(self, name: str) -> IO[bytes]:
-        # A row group of FineWeb-Edu is 3 MB: a larger read-ahead would mostly be thrown away.
+        # A row group of FineWeb-Edu is 3 MB: a larger read-ahead would mostly be discarded.
         stream: IO[bytes] = huggingface_hub.HfFileSystem().open(self.locate(name), "rb", block_size=4 << 20)
         return stream
 
@@ -125,7 +125,7 @@ class HubFolder:
 
 
 def find_folder(path: str | None, repository: str, revision: str, folder: str) -> Folder:
-    """The local copy at `path` (the folder itself, or one that contains `folder`), or the Hub's."""
+    """Return the local copy at `path` (the folder itself, or one that contains `folder`), or the Hub's."""
     if path is None:
         return HubFolder(repository, revision, folder)
     local = Path(path).expanduser()
@@ -133,7 +133,7 @@ def find_folder(path: str | None, repository: str, revision: str, folder: str) -
 
 
 def attempt(folder: Folder, name: str, action: Callable[[], T]) -> T:
-    """Run `action`, again after a pause (1, 2, 4, ... seconds) if it fails, as often as the folder allows.
+    """Run `action`; if it fails, repeat it after pauses of 1, 2, 4, ... seconds, as often as the folder allows.
 
     Raises:
         SomaError: the file is not there, or every attempt failed.
@@ -158,7 +158,7 @@ def attempt(folder: Folder, name: str, action: Callable[[], T]) -> T:
 
 
 class ParquetReader:
-    """Row groups of one file; a read that fails on the Hub is tried again on a fresh connection."""
+    """Reader of the row groups of one file; a failed read from the Hub is retried on a new connection."""
 
     def __init__(self, folder: Folder, name: str, columns: Sequence[str]) -> None:
         self._folder, self._name, self._columns = folder, name, list(columns)
@@ -178,7 +178,7 @@ class ParquetReader:
         return int(self._attempt(lambda file: file.metadata.num_row_groups))
 
     def read(self, row_group: int) -> pa.Table:
-        """The chosen columns of one row group, in the order asked for."""
+        """Read the selected columns of one row group, in the requested order."""
         return self._attempt(lambda file: file.read_row_group(row_group, columns=self._columns)).select(self._columns)
 
     def _attempt(self, action: Callable[[Any], Any]) -> Any:

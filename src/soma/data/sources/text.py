@@ -1,4 +1,4 @@
-"""A folder of the user's own text: `.txt`, `.jsonl` and `.parquet`, searched recursively, in sorted order."""
+"""A folder of your own text: `.txt`, `.jsonl` and `.parquet`, searched recursively, in sorted order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PART_BYTES = 256 << 20
 
 
 def parts(source: TextSource) -> list[Part]:
-    """Consecutive files of about 256 MB; names that begin with a dot are left out."""
+    """Return parts of consecutive files, about 256 MB each; names that begin with a dot are skipped."""
     root = Path(source.path).expanduser()
     if not root.is_dir():
         raise SomaError(f"{root} is not a folder; set the source's `path` to one that holds text files.")

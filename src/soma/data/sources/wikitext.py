@@ -1,4 +1,4 @@
-"""WikiText: rows are lines; documents are cut at top-level headings and their text is left as it is."""
+"""WikiText, whose rows are lines; documents are split at top-level headings and their text is left unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HEADING = re.compile(rb"^ = [^=].* = \n?$")
 
 
 def parts(source: WikiTextSource) -> list[Part]:
-    """One part per split: an article may run from one file of a split into the next."""
+    """Return one part per split: an article may continue from one file of a split to the next."""
     folder = find_folder(source.path, REPOSITORY, source.revision, source.config)
     names = folder.names()
     out = []
@@ -47,9 +47,9 @@ def _rows(folder: Folder, names: list[str]) -> Iterator[bytes]:
 
 
 def split_at_headings(rows: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
-    """(title, text) of each article; the joined texts are the joined rows.
+    """Yield (title, text) of each article; the joined texts are the joined rows.
 
-    A row is a heading if it looks like ` = Title = ` and stands between blank rows: the look alone also fits a few
+    A row is a heading if it looks like ` = Title = ` and stands between blank rows: the format alone also matches a few
     lines of prose. Text before the first heading has no title.
     """
     title, lines, previous = "", list[bytes](), b""
