@@ -21,7 +21,7 @@ class TrainWindows:
     """The windows of an encoded training corpus, memory-mapped.
 
     Window i is bytes [i W, (i+1) W). The byte after a window always exists, so that every byte of a window has a
-    target; an incomplete window at the end is not used.
+    target; a remainder too short for that is not used.
 
     Attributes:
         window: W.
@@ -90,8 +90,8 @@ class TrainWindows:
 def expert_validation_mask(n: int, share: float, stream: Stream) -> NDArray[np.bool_]:
     """Return which of n windows are held out for the expert-validation loss; bool of shape (n,).
 
-    Each window is drawn with probability `share`, by a number that depends only on the stream and the window's id: the
-    set exists before any routing and is the same for every number of experts. The stream is `Stream.named(seed,
+    Each window is drawn with probability `share`, by a number that depends only on the stream and the window's id, so
+    the set exists before any routing and is the same for any number of experts. The stream: `Stream.named(seed,
     "expert-validation")`.
     """
     mask = np.empty(n, dtype=np.bool_)

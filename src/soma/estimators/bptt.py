@@ -22,7 +22,7 @@ HeadPath = Literal["full", "decoder"]
 def gradient(
     spec: LSTMSpec, theta: Tensor, head: Tensor, batches: Sequence[NDArray[np.uint8]], head_path: HeadPath
 ) -> tuple[Tensor, Tensor, NDArray[np.float64]]:
-    """Mean gradients over accumulated batches.
+    """Compute mean gradients over accumulated batches.
 
     Args:
         theta: bodies [E, M]; head: tied heads [E, V, H]; any floating dtype.
@@ -40,7 +40,7 @@ def gradient(
         bytes_ = torch.from_numpy(tokens).to(theta.device)
         hidden, _ = lstm.hidden(spec, body, embedding, bytes_[:, :, :-1])
         loss = lstm.cross_entropy(hidden, tied, bytes_[:, :, 1:]).double().mean(dim=(1, 2))
-        # Experts share no parameter, so the gradient of the sum holds each expert's own.
+        # Experts share no parameters, so the gradient of the sum contains each expert's own.
         (loss.sum() / len(batches)).backward()
         losses += loss.detach() / len(batches)
     assert body.grad is not None

@@ -7,9 +7,10 @@ If fitness does not depend on the noise, an entry of Z has variance P and a shar
 no optimiser state. The population is divided over S streams of text; a member carries its recurrent state along its
 stream from update to update, so that an update reads only T new bytes of each.
 
-Everything is computed in blocks of `pair_chunk` pairs, which therefore belongs to a run's definition: a matrix product
-of another shape may round a loss differently. What a block computes does not depend on where, when or beside what it is
-computed, and Z is exact (soma.estimators.rank_one): any division of blocks over workers gives the same bits.
+Everything is computed in blocks of `pair_chunk` pairs. Their size is part of a run's definition, because a matrix
+product of another shape may round a loss differently. The results of a block do not depend on where, when or with what
+other blocks it is computed, and Z is exact (soma.estimators.rank_one): any division of blocks among workers gives the
+same bits.
 
 Shapes: P pairs, S streams, C pairs of a block, G signs (+ first), T bytes, L depth, D width, M parameters.
 """
@@ -32,20 +33,20 @@ from soma.models.gru_spec import GRUSpec, operations_per_token, rank_one_operati
 from soma.rng import Stream
 
 StateRule = Literal["carry", "reset", "pair_shared"]
-"""What a member starts an update from: its own last state (partners drift apart, so that their difference is not a pure
-central difference), the zero state, or the mean of its pair's last states."""
+"""State from which a member starts an update: its own last state (partners diverge, so that their difference is not a
+pure central difference), the zero state, or the mean of its pair's last states."""
 
 QUANTILES = (0.5, 0.9, 0.99, 1.0)
 
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """What an update did."""
+    """Statistics of an update."""
 
     loss: float
     """Mean over all members, nats per byte."""
     moved: float
-    """Share of parameters that moved; alpha if nothing is learnt."""
+    """Share of parameters that moved; alpha if nothing is learned."""
     ties: float
     """Share of pairs whose members have the same loss."""
     evidence: tuple[float, ...]
@@ -58,23 +59,23 @@ class Eggroll:
 
     spec: GRUSpec
     stream: Stream
-    """Where perturbations come from."""
+    """Stream of the perturbations."""
     population: int
-    """Members, 2 P."""
+    """Number of members, 2 P."""
     streams: int
-    """S; pair p reads stream p S // P."""
+    """Number of text streams (S); pair p reads stream p S // P."""
     tokens: int = 100
-    """T, bytes of each stream in an update."""
+    """Bytes of each stream per update (T)."""
     sigma: float = 2.0**-4
     alpha: float = 0.01
     step: float = 0.01
-    """delta, how far a parameter moves."""
+    """Step size of a parameter (delta)."""
     state: StateRule = "carry"
     nonlinearity: Nonlinearity = "clip"
     separator: int | None = 0
     """Input byte before which states are zeroed; None for never."""
     pair_chunk: int = 256
-    """Pairs of a block."""
+    """Pairs per block."""
 
     def __post_init__(self) -> None:
         if self.streams < 1 or self.population < 2 or self.population % (2 * self.streams):
@@ -90,7 +91,7 @@ class Eggroll:
 
     @property
     def pairs(self) -> int:
-        """P."""
+        """Number of pairs (P)."""
         return self.population // 2
 
     @property
@@ -98,7 +99,7 @@ class Eggroll:
         return Noise(self.spec, self.stream)
 
     def blocks(self, pairs: range | None = None) -> Iterator[range]:
-        """The blocks of those pairs (of all), in order.
+        """Yield the blocks of these pairs (default: all), in order.
 
         Raises:
             ValueError: if the pairs are not whole blocks.
@@ -110,20 +111,20 @@ class Eggroll:
             yield range(first, min(first + self.pair_chunk, wanted.stop))
 
     def initial_states(self, device: torch.device | str = "cpu") -> Tensor:
-        """Zero states: [P, 2, L, D] float32; [P, 1, L, D] for `pair_shared`, empty for `reset`."""
+        """Return zero states: [P, 2, L, D] float32; [P, 1, L, D] for `pair_shared`, empty for `reset`."""
         pairs, signs = {"carry": (self.pairs, 2), "pair_shared": (self.pairs, 1), "reset": (0, 2)}[self.state]
         return torch.zeros(pairs, signs, self.spec.depth, self.spec.width, device=device)
 
     def advance(
         self, theta: Tensor, tokens: NDArray[np.uint8], states: Tensor, update: int
     ) -> tuple[Tensor, Tensor, Diagnostics]:
-        """One update, with each perturbation generated once: `member_losses` and `update` together, bit for bit.
+        """Perform one update, generating each perturbation once; equals `member_losses` then `update`, bit for bit.
 
         Args:
-            theta: [M], left as it is.
-            tokens: [S, T + 1], what `read_streams` returns.
-            states: as `initial_states`, left as they are.
-            update: number of the update; with a pair's number the address of its perturbation.
+            theta: [M], not modified.
+            tokens: [S, T + 1], from `read_streams`.
+            states: as from `initial_states`, not modified.
+            update: number of the update; it and a pair's number address the pair's perturbation.
 
         Returns:
             theta and states after the update.
@@ -141,14 +142,14 @@ class Eggroll:
     def member_losses(
         self, theta: Tensor, tokens: NDArray[np.uint8], states: Tensor, update: int, pairs: range | None = None
     ) -> tuple[NDArray[np.float64], Tensor]:
-        """Summed nats of every member of those pairs (of all) over T bytes, and their new states.
+        """Compute the summed nats over T bytes of every member of these pairs (default: all), and their new states.
 
         Args:
-            states: of those pairs.
+            states: of these pairs.
             pairs: whole blocks.
 
         Returns:
-            losses [P, 2], states as given.
+            losses [P, 2], states in the format given.
         """
         wanted = range(self.pairs) if pairs is None else pairs
         losses, after = np.empty((len(wanted), 2)), torch.empty_like(states)
@@ -165,7 +166,9 @@ class Eggroll:
         pairs: range | None = None,
         device: torch.device | str = "cpu",
     ) -> Tensor:
-        """Z of those pairs (of all) for their losses [P, 2]; float64 [M], exact: partial sums add up bit for bit."""
+        """Compute Z of these pairs (default: all) for their losses [P, 2]; float64 [M], exact, so partial sums add
+        exactly.
+        """
         wanted = range(self.pairs) if pairs is None else pairs
         z = torch.zeros(self.spec.size, dtype=torch.float64, device=device)
         for first in range(wanted.start, wanted.stop, self.pair_chunk):
@@ -175,11 +178,11 @@ class Eggroll:
         return z
 
     def update(self, theta: Tensor, losses: NDArray[np.float64], update: int) -> tuple[Tensor, Diagnostics]:
-        """The parameters after an update whose members had these losses [P, 2]."""
+        """Return the parameters after an update, given its members' losses [P, 2]."""
         return self.apply(theta, self.partial_sums(losses, update, device=theta.device), losses)
 
     def apply(self, theta: Tensor, z: Tensor, losses: NDArray[np.float64]) -> tuple[Tensor, Diagnostics]:
-        """The z-test step for Z [M] of the whole population."""
+        """Take the z-test step for Z [M] of the whole population."""
         size = z.abs()
         moves = (size >= NormalDist().inv_cdf(1 - self.alpha / 2) * self.pairs**0.5) & (z != 0)
         direction = torch.where(moves, z.sign(), 0.0).to(theta.dtype)
@@ -198,14 +201,14 @@ class Eggroll:
 
     @property
     def noise_operations(self) -> int:
-        """What that leaves out: rank-one terms of the forwards, and Z, 2 operations per pair and parameter."""
+        """Operations that this count excludes: rank-one terms of the forwards, and Z, 2 per pair and parameter."""
         forward = self.population * self.tokens * rank_one_operations_per_token(self.spec)
         return forward + 2 * self.pairs * self.spec.size
 
     def _block(
         self, theta: Tensor, tokens: NDArray[np.uint8], states: Tensor, factors: Tensor, block: range
     ) -> tuple[NDArray[np.float64], Tensor]:
-        """Losses [C, 2] and new states of a block."""
+        """Compute losses [C, 2] and new states of a block."""
         spec = self.spec
         if tokens.shape != (self.streams, self.tokens + 1):
             raise ValueError(f"tokens have shape {tokens.shape}, not {(self.streams, self.tokens + 1)}")
@@ -225,12 +228,12 @@ class Eggroll:
         return losses.double().sum(dim=2).cpu().numpy(), after if self.state != "reset" else states
 
     def _fitness(self, losses: NDArray[np.float64], device: torch.device | str) -> Tensor:
-        """F in {-1, 0, 1}, [C]: 1 where the member with + predicts better."""
+        """Compute F in {-1, 0, 1}, [C]: 1 if the member with + predicts better."""
         return torch.from_numpy(np.sign(losses[:, 1] - losses[:, 0])).to(device)
 
 
 def stream_offsets(total: int, streams: int, tokens: int, update: int) -> NDArray[np.int64]:
-    """Where each stream reads at an update; int64 [S].
+    """Return the position where each stream reads at an update; int64 [S].
 
     A text of `total` bytes is cut into S contiguous segments of equal length, and each into chunks of T bytes. Update e
     (from 0) reads chunk e modulo their number; each byte read is an input, the byte after it a target.
@@ -245,6 +248,6 @@ def stream_offsets(total: int, streams: int, tokens: int, update: int) -> NDArra
 
 
 def read_streams(text: NDArray[np.uint8], streams: int, tokens: int, update: int) -> NDArray[np.uint8]:
-    """The bytes of an update and the byte after each stream's; uint8 [S, T + 1]."""
+    """Read the bytes of an update and the byte after those of each stream; uint8 [S, T + 1]."""
     offsets = stream_offsets(len(text), streams, tokens, update)
     return np.asarray(text[offsets[:, None] + np.arange(tokens + 1)])

@@ -1,12 +1,12 @@
-"""Rank-one perturbations of a whole model, regenerated from their address and never turned into weights.
+"""Rank-one perturbations of a whole model, regenerated from their address and never stored as weights.
 
 Pair p perturbs a matrix by +-sigma a b^T and a vector by +-sigma u v (elementwise), so that an entry of either is the
 product of two Gaussians. Both factors of all tensors form one vector of K = sum (shape[0] + shape[-1]) numbers: number
 i of pair p at an update comes from Philox block i // 4 of address (direction = p, update).
 
 Factors are Gaussians rounded to multiples of 2^-12. An entry of a b^T is then a multiple of 2^-24 below 2^6, and a sum
-of up to 2^22 of them is *exact* in float64. What the update sees is therefore the same bits for every chunk size,
-order of summation, number of workers and device.
+of up to 2^22 of them is *exact* in float64. An update therefore uses the same bits for every chunk size, order of
+summation, number of workers and device.
 
 Shapes: P pairs (of one chunk), G = 2 signs (+ first), T time steps, K factors, M parameters, m x n a matrix.
 """
@@ -26,7 +26,7 @@ from soma.rng import Stream
 
 GRID = 2.0**-12
 MAX_PAIRS = 1 << 22
-"""Beyond it a sum of entries might not be exact."""
+"""With more pairs a sum of entries might not be exact."""
 _MASK = 0xFFFFFFFF
 
 
@@ -39,7 +39,7 @@ class Noise:
 
     @cached_property
     def places(self) -> dict[str, tuple[slice, slice]]:
-        """Where the left factor (a or u) and the right factor (b or v) of each tensor lie among the K."""
+        """Positions of the left factor (a or u) and the right factor (b or v) of each tensor among the K."""
         out, at = {}, 0
         for slot in self.spec.layout:
             left, right = slot.shape[0], slot.shape[-1]
@@ -49,11 +49,11 @@ class Noise:
 
     @property
     def size(self) -> int:
-        """K, the numbers of one pair."""
+        """Numbers of one pair (K)."""
         return sum(slot.shape[0] + slot.shape[-1] for slot in self.spec.layout)
 
     def factors(self, pairs: range, update: int, device: torch.device | str = "cpu") -> Tensor:
-        """Factors of those pairs; float64 [P, K], on the grid."""
+        """Draw the factors of these pairs; float64 [P, K], multiples of 2^-12."""
         blocks = torch.arange(-(-self.size // 4), device=device)
         direction = torch.arange(pairs.start, pairs.stop, device=device)[:, None]
         words = _philox(blocks, direction, update, self.stream.key)
@@ -66,11 +66,11 @@ class Noise:
         return (normal.flatten(1)[:, : self.size] * (1 / GRID)).round_() * GRID
 
     def direction(self, pair: int, update: int) -> Tensor:
-        """The whole perturbation of one pair as a vector; float64 [M] (tests and diagnosis only)."""
+        """Return the whole perturbation of one pair as a vector; float64 [M] (tests and diagnosis only)."""
         return self.combine(self.factors(range(pair, pair + 1), update), torch.ones(1, dtype=torch.float64))
 
     def combine(self, factors: Tensor, coefficients: Tensor) -> Tensor:
-        """sum_p c_p E_p for factors [P, K] and c [P]; float64 [M], exact if c is -1, 0 or 1."""
+        """Compute sum_p c_p E_p for factors [P, K] and c [P]; float64 [M], exact if c is -1, 0 or 1."""
         total = torch.empty(self.spec.size, dtype=torch.float64, device=factors.device)
         for slot in self.spec.layout:
             left, right = (factors[:, place] for place in self.places[slot.name])
@@ -90,7 +90,8 @@ class Members:
     """
 
     def __init__(self, noise: Noise, theta: Tensor, factors: Tensor, sigma: float) -> None:
-        """
+        """Combine shared weights with the perturbations of P pairs.
+
         Args:
             theta: [M]; its dtype is that of the arithmetic.
             factors: [P, K].
@@ -141,9 +142,9 @@ class Members:
 
 
 def _philox(block: Tensor, direction: Tensor, update: int, key: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`soma.rng.philox4x32` of counter (block, direction, update, 0) on any device; four int64 word tensors.
+    """Compute `soma.rng.philox4x32` of counter (block, direction, update, 0) on any device; four int64 word tensors.
 
-    int64 products wrap, which leaves all their 64 bits right; only the shift of the high half needs a mask.
+    int64 products wrap, but all their 64 bits are correct; only the shift of the high half needs a mask.
     """
     c0, c1 = torch.broadcast_tensors(block & _MASK, direction & _MASK)
     c2, c3 = torch.full_like(c0, update & _MASK), torch.zeros_like(c0)

@@ -1,11 +1,11 @@
 """The CPU engine: a fused C++ kernel, one perturbed copy per thread at a time (csrc/, built by setup.py).
 
 The batch lies in SIMD lanes and the whole network runs per time step, so that weights and activations of a copy stay in
-cache and nothing but losses is written. Rademacher probes are regenerated from their counters inside the kernel;
-Gaussian ones are handed to it.
+cache and only losses are written. Rademacher probes are regenerated from their counters inside the kernel; Gaussian
+ones are passed to it.
 
-Every processor, instruction set, compiler and number of threads gives the same bytes (csrc/simd.h). Where a processor
-lacks fused multiply-add the `plain` kernel emulates it, which is slow; `auto` then prefers torch.
+Every processor, instruction set, compiler and number of threads gives the same bytes (csrc/simd.h). On a processor
+without fused multiply-add the `plain` kernel emulates it, which is slow; `auto` then prefers torch.
 
 Shapes: E experts, J directions, S signs, B sequences, T predicted bytes, M body parameters, V = 256 bytes, H embedding
 width.
@@ -32,10 +32,10 @@ from soma.probes import Probes, kept_bits
 log = logging.getLogger("soma.forward")
 
 INSTRUCTION_SETS = ("avx512", "avx2", "plain")
-"""From the fastest to the one that every machine has."""
+"""Instruction sets from the fastest to the one that every machine has."""
 
 _NORMALS = 1 << 28
-"""Numbers of Gaussian probes handed over at once (1 GB); more directions are done in turn, with the same result."""
+"""Gaussian numbers passed at once (1 GB); more directions are processed in turn, with the same result."""
 
 _int, _long, _pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
 
@@ -58,27 +58,27 @@ class _Problem(ctypes.Structure):
     )
 
     def hold(self, array: NDArray[np.generic]) -> int:
-        """Where an array lies, which lives as long as this object."""
+        """Return the address of an array, kept alive as long as this object."""
         self.__dict__.setdefault("held", []).append(array)
         return array.ctypes.data
 
 
 class CpuEngine(Engine):
-    """The compiled kernel. It uses as many threads as torch does (`torch.set_num_threads`)."""
+    """The compiled kernel, with as many threads as torch uses (`torch.set_num_threads`)."""
 
     name = "cpu"
     exact = True
     source = "csrc/engine.cpp"
-    """What the library is compiled from; the digest of the code counts it (soma.digests)."""
+    """Source of the library, which the digest of the code includes (soma.digests)."""
 
     def __init__(self, built: ctypes.CDLL | None = None) -> None:
-        """Load the library for this machine, or for the instruction set that SOMA_CPU_ISA names.
+        """Load the library for this machine, or for the instruction set in SOMA_CPU_ISA.
 
         Args:
-            built: a library to use instead (`load`).
+            built: another library to use (see `load`).
 
         Raises:
-            SomaError: if it was not built, or the processor lacks the instructions.
+            SomaError: if the library was not built, or the processor lacks the instructions.
         """
         if built is not None:
             self.isa, self._library = "given", built
@@ -103,7 +103,7 @@ class CpuEngine(Engine):
 
     @property
     def emulated(self) -> bool:
-        """Return whether fused multiply-adds are emulated, which is slow."""
+        """True if fused multiply-adds are emulated, which is slow."""
         return bool(self._library.soma_emulated())
 
     def losses(
@@ -132,7 +132,7 @@ class CpuEngine(Engine):
         problem.sequence_losses = out.ctypes.data
         if out.size:
             _check(self._library.soma_forward(ctypes.byref(problem)))
-        # Summed sequence by sequence, so that the order is stated here and not by numpy's choice of algorithm.
+        # Sum sequence by sequence, so that the order is fixed here and not by numpy's choice of algorithm.
         total = np.zeros(out.shape[:3])
         for b in range(problem.batch):
             total += out[..., b]
@@ -161,7 +161,7 @@ class CpuEngine(Engine):
         return out
 
     def packed(self, probes: Probes) -> NDArray[np.uint32]:
-        """`probes.packed()`, computed by the kernel; [E, J, blocks, 4]."""
+        """Compute `probes.packed()` in the kernel; [E, J, blocks, 4]."""
         if probes.kind == "gaussian":
             raise ValueError("a gaussian probe has no bits; use its normals")
         problem = _Problem()
@@ -171,7 +171,7 @@ class CpuEngine(Engine):
         return out
 
     def combine(self, probes: Probes, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
-        """sum_j c_j z_j for coefficients [E, J]; float64 [E, M], summed in the order of j."""
+        """Compute sum_j c_j z_j for coefficients [E, J], in the order of j; float64 [E, M]."""
         shape = (len(probes.experts), len(probes.directions))
         if coefficients.dtype != np.float64 or coefficients.shape != shape:
             raise ValueError(f"coefficients must be float64 {shape}, not {coefficients.dtype} {coefficients.shape}")
@@ -185,12 +185,12 @@ class CpuEngine(Engine):
         return out
 
     def peak(self, rounds: int) -> float:
-        """Runs a loop of nothing but multiply-adds and returns its number of operations, for benchmarks."""
+        """Run a loop of multiply-adds alone and return its number of operations, for benchmarks."""
         return self._library.soma_peak(rounds)
 
 
 def available() -> bool:
-    """Return whether a kernel was built that this machine runs at full speed."""
+    """Return True if a kernel was built that runs at full speed on this machine."""
     found = (library(isa) for isa in INSTRUCTION_SETS)
     return any(kernel is not None and not kernel.soma_emulated() for kernel in found)
 
@@ -225,7 +225,7 @@ def load(path: str) -> ctypes.CDLL | None:
 
 
 def _model(spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> _Problem:
-    """The fields that every pass needs."""
+    """Return a problem with the fields that every pass needs."""
     if tokens.dtype != np.uint8 or tokens.ndim != 3 or not tokens.flags.c_contiguous:
         raise ValueError(f"tokens must be contiguous uint8 [E, B, T + 1], not {tokens.dtype} {tokens.shape}")
     experts, batch, time = tokens.shape[0], tokens.shape[1], tokens.shape[2] - 1
@@ -254,12 +254,12 @@ def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
     if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or tuple(tensor.shape) != shape:
         got = f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
         raise ValueError(f"{name} must be float32 {shape} on the CPU, not {got}")
-    if not tensor[0].is_contiguous():  # experts may share one head: their stride is free
+    if not tensor[0].is_contiguous():  # experts may share one head, whose stride is then free
         raise ValueError(f"{name} of each expert must be contiguous")
 
 
 def _probes(problem: _Problem, probes: Probes) -> None:
-    """Sets the fields of the directions."""
+    """Set the fields of the directions."""
     problem.size, problem.experts, problem.directions = probes.spec.size, len(probes.experts), len(probes.directions)
     problem.threads = torch.get_num_threads()
     problem.key, problem.update = probes.stream.key, probes.update & 0xFFFFFFFF

@@ -1,9 +1,9 @@
-"""Distributed perturbations (DDPP): one model, many workers, each with directions of its own (docs/paper.md section 4).
+"""Distributed perturbations (DDPP): workers share one model and divide its directions (docs/paper.md section 4).
 
-Every worker holds the model and draws every batch; only the evaluation of the directions is divided. By default workers
-exchange the losses alone, a few numbers per direction, and each replays all probes from their counters (`seeds`): the
-result has the same bytes for any number of workers. `dense` sums gradient estimates instead, as the paper's workers do;
-it is there to time that, and its sums depend on the number of workers.
+Every worker holds the model and draws every batch; only the evaluation of the directions is divided. By default,
+workers exchange only the losses, a few numbers per direction, and each regenerates all probes from their counters
+(`seeds`): the result has the same bytes for any number of workers. `dense` sums gradient estimates instead, as in the
+paper; it exists to measure its time, and its sums depend on the number of workers.
 
 Shapes: E experts, J directions, S signs, M body parameters.
 """
@@ -32,25 +32,25 @@ Exchange = Literal["seeds", "dense"]
 
 
 def workers() -> int:
-    """How many processes `torchrun` started for this job; 1 without it."""
+    """Return how many processes `torchrun` started for this job; 1 without it."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def launch(wanted: int) -> None:
-    """Become that many workers: this process is replaced by `torchrun`, which starts the same command in each."""
+    """Replace this process by `torchrun`, which starts the same command in `wanted` workers."""
     if wanted > 1 and "WORLD_SIZE" not in os.environ:
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(wanted)]
-        # After `--` torchrun takes no option for its own, not even one that looks like an abbreviation (`--log`).
+        # After `--` torchrun takes no option as its own, not even one that looks like an abbreviation (`--log`).
         os.execv(sys.executable, [sys.executable, *torchrun, "-m", "--", "soma.cli", *sys.argv[1:]])
 
 
 def rank() -> int:
-    """This process among them; 0 writes and reports."""
+    """Return the rank of this process; rank 0 writes and reports."""
     return int(os.environ.get("RANK", "0"))
 
 
 def own_device(name: str) -> torch.device:
-    """The device of this worker: on CUDA, one each."""
+    """Return the device of this worker: on CUDA, one each."""
     if name == "cuda" and workers() > 1:
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(device)
@@ -75,7 +75,7 @@ def group(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _exchanging() -> Iterator[None]:
-    """Make the loss of a worker a `SomaError` for the others; errors of anything else stay what they are."""
+    """Turn the loss of a worker into a `SomaError` in the others; other errors are unchanged."""
     try:
         yield
     except (RuntimeError, dist.DistError) as error:
@@ -86,14 +86,14 @@ def _exchanging() -> Iterator[None]:
 
 
 def barrier() -> None:
-    """Wait until every worker is here."""
+    """Wait until every worker arrives."""
     if dist.is_initialized():
         with _exchanging():
             dist.barrier()
 
 
 def any_worker(flag: bool) -> bool:
-    """Whether the flag is set on any worker; all get the same answer."""
+    """Return True on all workers if the flag is set on any."""
     if not dist.is_initialized():
         return flag
     value = torch.tensor(float(flag), device=_collective_device())
@@ -103,12 +103,12 @@ def any_worker(flag: bool) -> bool:
 
 
 class DistributedEngine(Engine):
-    """An engine whose directions are divided among the workers."""
+    """An engine that divides its directions among the workers."""
 
     def __init__(self, engine: Engine, exchange: Exchange = "seeds") -> None:
         self.engine, self.exchange = engine, exchange
         self.name = engine.name
-        self.exact = engine.exact and exchange == "seeds"  # `dense` sums in an order that the workers' number gives
+        self.exact = engine.exact and exchange == "seeds"  # the order of `dense` sums depends on the number of workers
 
     def losses(
         self,
@@ -162,7 +162,7 @@ class DistributedEngine(Engine):
 
 
 def _share(n: int, worker: int, of: int) -> range:
-    """The directions of a worker: contiguous; the first workers get one more where they do not divide evenly."""
+    """Return a worker's contiguous range of directions; any remainder goes to the first workers."""
     size, more = divmod(n, of)
     start = worker * size + min(worker, more)
     return range(start, start + size + (worker < more))

@@ -1,7 +1,7 @@
-"""One interface for the operation that nearly all compute goes into: the losses L(theta + s eps z_j) of one batch.
+"""Common interface to the operation that dominates the compute: the losses L(theta + s eps z_j) of one batch.
 
-Every engine draws the same directions (soma.probes) and agrees with the float64 `reference` on the losses; they
-differ in speed and rounding only. Losses are averaged in float64, so that differences are of float64 numbers.
+Every engine draws the same directions (soma.probes) and agrees with the float64 `reference` on the losses; they differ
+only in speed and rounding. Losses are averaged in float64, so that differences are of float64 numbers.
 
 Shapes: E experts, J directions, S signs, B sequences, T predicted bytes, M body parameters, V = 256 bytes, H embedding
 width.
@@ -45,27 +45,27 @@ class Engine(ABC):
         eps: list[float],
         signs: tuple[int, ...] = (1, -1),
     ) -> NDArray[np.float64]:
-        """Mean loss in nats per byte at theta + s eps z_j for every s of `signs`; float64 [E, J, S]."""
+        """Compute the mean loss in nats per byte at theta + s eps z_j for every s of `signs`; float64 [E, J, S]."""
 
     @abstractmethod
     def token_losses(
         self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]
     ) -> NDArray[np.float64]:
-        """Loss of every target in nats at theta itself; float64 [E, B, T]."""
+        """Compute the loss of every target in nats at theta itself; float64 [E, B, T]."""
 
     @abstractmethod
     def hidden(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
-        """Hidden states before the decoder at theta itself; [E, B, T, H]."""
+        """Compute the hidden states before the decoder at theta itself; [E, B, T, H]."""
 
     def head_gradient(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
-        """Gradient of each expert's mean loss in its head by the delta rule, at theta itself; [E, V, H]."""
+        """Compute the gradient of each expert's mean loss in its head by the delta rule, at theta itself; [E, V, H]."""
         hidden = self.hidden(spec, theta, head, tokens)
         targets = torch.from_numpy(tokens[:, :, 1:]).to(hidden.device)
         pairs = zip(hidden.flatten(1, 2), head, targets.flatten(1), strict=True)
         return torch.stack([decoder_gradient(h, own, y) for h, own, y in pairs])
 
     def combine(self, probes: Probes, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
-        """sum_j c_j z_j in the order of j for c [E, J]; float64 [E, M], the same bits on every engine."""
+        """Compute sum_j c_j z_j in the order of j for c [E, J]; float64 [E, M], the same bits on every engine."""
         return probes.combine(coefficients)
 
 
@@ -75,18 +75,18 @@ ENGINES = {
     "torch": "soma.forward.torch_engine:TorchEngine",
     "reference": "soma.forward.reference:ReferenceEngine",
 }
-"""Where the class of each engine is. Imported when used, so that what one engine computed depends on no other."""
+"""Class of each engine. Imported when used, so that the results of one engine do not depend on the code of others."""
 
 
 def create(name: str, device: str = "cpu") -> Engine:
-    """The engine called `name`; `auto` is the best one present on the device.
+    """Create the engine called `name`; `auto` is the best one available on the device.
 
     Raises:
         SomaError: if the engine or the device is not available here.
     """
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise SomaError(f"compute.device is {device}, but torch sees no CUDA device here; use cpu or a CUDA machine.")
-    # cuDNN and cuBLAS may round operands to TF32 by default, which an eps of 1e-3 does not survive (DEVIATIONS.md).
+    # cuDNN and cuBLAS may round operands to TF32 by default, which is too coarse for an eps of 1e-3 (DEVIATIONS.md).
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     name = _best(device) if name == "auto" else name
@@ -107,7 +107,7 @@ def create(name: str, device: str = "cpu") -> Engine:
 
 
 def _best(device: str) -> str:
-    """The fastest engine that is here."""
+    """Return the name of the fastest engine available."""
     if device.startswith("cuda"):
         return "torch" if find_spec("triton") is None else "triton"
     if device == "cpu" and resolve_name("soma.forward.cpu:available")():

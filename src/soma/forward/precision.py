@@ -1,8 +1,8 @@
-"""What coarser matrix products would do to a finite difference: operand rounding, emulated in float32.
+"""Emulation of coarser matrix products in float32, to study their effect on finite differences.
 
 A GPU's tensor cores round the operands of a product to TF32 (10 mantissa bits) or bfloat16 (7) and accumulate in
-float32. `rounded_products` does the same to every matrix product inside it, on any device, without a change to the
-model's code. `tf32x3` and `bf16x3` split each operand into a rounded part and a rounded rest and keep three of the four
+float32. `rounded_products` does the same to every matrix product inside it, on any device, without changing the model's
+code. `tf32x3` and `bf16x3` split each operand into a rounded part and a rounded remainder and keep three of the four
 products.
 """
 
@@ -21,7 +21,7 @@ _MANTISSA_BITS = {"tf32": 10, "bf16": 7}
 
 
 def round_mantissa(x: Tensor, bits: int) -> Tensor:
-    """Float32 rounded to `bits` mantissa bits, to nearest and ties to even."""
+    """Round float32 to `bits` mantissa bits, to nearest with ties to even."""
     dropped = 23 - bits
     word = x.contiguous().view(torch.int32)
     word = word + ((1 << (dropped - 1)) - 1) + ((word >> dropped) & 1)
@@ -29,7 +29,7 @@ def round_mantissa(x: Tensor, bits: int) -> Tensor:
 
 
 class rounded_products(TorchFunctionMode):
-    """Inside the block, float32 matrix products round their operands as `precision` says."""
+    """Context in which float32 matrix products round their operands according to `precision`."""
 
     def __init__(self, precision: Precision) -> None:
         super().__init__()

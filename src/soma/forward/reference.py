@@ -1,4 +1,4 @@
-"""The oracle: one copy at a time, in float64."""
+"""The reference engine that others are tested against: one copy at a time, in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The portable engine: perturbed copies in float32 (or float64), chunked over copies and time so that they fit."""
+"""The portable engine: perturbed copies in float32 (or float64), in chunks of copies and time that fit in memory."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from soma.models.lstm import State
 from soma.models.spec import VOCABULARY, LSTMSpec
 from soma.probes import Probes
 
-# Floats of activations alive at once. The chunks that follow from it depend on the sizes of the problem alone, never on
-# the number of experts, threads or devices: a chunk holds copies of one expert.
+# Floats of activations in memory at once. The resulting chunks depend on the sizes of the problem alone, never on the
+# number of experts, threads or devices: a chunk holds copies of one expert.
 _BUDGET = {"cpu": 1 << 21, "cuda": 1 << 28}
 _TIME_CHUNK = 64
 
@@ -27,7 +27,7 @@ class TorchEngine(Engine):
     name = "torch"
 
     def __init__(self, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
-        """dtype: float64 for measurements that need precision and many directions; steps stay rounded to float32."""
+        """Take a device and a dtype: float64 for measurements with many directions; steps stay rounded to float32."""
         self.device, self.dtype = device, dtype
 
     def losses(
@@ -76,7 +76,7 @@ class TorchEngine(Engine):
         )
 
     def _per_sequence(self, spec: LSTMSpec, copies: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
-        """Mean loss of every sequence for P copies of one expert; float64 [P, B]."""
+        """Compute the mean loss of every sequence for P copies of one expert; float64 [P, B]."""
         heads = head.expand(copies.shape[0], -1, -1)
         total = torch.zeros(copies.shape[0], tokens.shape[0], dtype=torch.float64, device=self.device)
         for h, targets in self._blocks(spec, copies, head, tokens):
@@ -86,7 +86,7 @@ class TorchEngine(Engine):
     def _blocks(
         self, spec: LSTMSpec, copies: Tensor, head: Tensor, tokens: NDArray[np.uint8]
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Hidden states [P, B, t, H] and targets [P, B, t] of successive time blocks."""
+        """Yield hidden states [P, B, t, H] and targets [P, B, t] of successive time blocks."""
         p = copies.shape[0]
         heads = head.expand(p, -1, -1)
         on_device = torch.from_numpy(tokens).to(self.device).expand(p, -1, -1)
@@ -97,11 +97,11 @@ class TorchEngine(Engine):
             yield h, on_device[:, :, first + 1 : last + 1]
 
     def _copies(self, spec: LSTMSpec, tokens: NDArray[np.uint8]) -> int:
-        """Perturbed copies in one chunk."""
+        """Return the number of perturbed copies in one chunk."""
         time = min(_TIME_CHUNK, tokens.shape[2] - 1)
         per_copy = tokens.shape[1] * time * (10 * spec.width + VOCABULARY)
         return max(1, _BUDGET[self.device.type] // per_copy)
 
     def _rows(self, spec: LSTMSpec, tokens: NDArray[np.uint8]) -> int:
-        """Sequences in one chunk of an unperturbed pass."""
+        """Return the number of sequences in one chunk of an unperturbed pass."""
         return max(1, _BUDGET[self.device.type] // ((tokens.shape[2] - 1) * (10 * spec.width + VOCABULARY)))

@@ -24,7 +24,7 @@ from soma.probes import ProbeKind, Probes, kept_bits
 class TritonEngine(Engine):
     """Compiled kernels on a CUDA device; on a CPU only in triton's interpreter, for tests.
 
-    The bits of an expert's losses do not depend on the experts that share the call.
+    The bits of an expert's losses do not depend on the other experts in the call.
     """
 
     name = "triton"
@@ -37,10 +37,11 @@ class TritonEngine(Engine):
         graphs: bool = True,
         tuning: Tuning | None = None,
     ) -> None:
-        """
+        """Create the engine on a device.
+
         Args:
-            precision: `tf32x3` splits each operand of the narrow kernels in two TF32 numbers and takes three products
-                on tensor cores: nearly float32. Plain TF32 is not offered; an eps of 1e-3 does not survive it.
+            precision: `tf32x3` splits each operand of the narrow kernels into two TF32 numbers and takes three products
+                on tensor cores: nearly float32. Plain TF32 is not offered, as it is too coarse for an eps of 1e-3.
             graphs: record the recurrence of wide experts as CUDA graphs.
         """
         self.device = device
@@ -104,7 +105,7 @@ class TritonEngine(Engine):
         return out
 
     def packed(self, probes: Probes) -> NDArray[np.uint32]:
-        """`probes.packed()`, computed by a kernel; [E, J, blocks, 4]."""
+        """Compute `probes.packed()` in a kernel; [E, J, blocks, 4]."""
         kept = np.ascontiguousarray(kept_bits(probes.spec, probes.kind))
         with current(self.device):
             always = torch.from_numpy(kept.view(np.int32)).to(self.device)
@@ -147,11 +148,11 @@ class TritonEngine(Engine):
         return Network(layout(spec), self.device, self.precision, self.graphs, self.tuning)
 
     def _shared(self, network: Network, head: Tensor, tokens: NDArray[np.uint8]) -> tuple[Tensor, Tensor]:
-        """One expert's padded head [1, V, H] and bytes [1, T + 1, B], which all its copies share."""
+        """Pad one expert's head [1, V, H] and bytes [1, T + 1, B], which all its copies share."""
         return network.pad_heads(head[None]), network.pad_tokens(torch.tensor(tokens[None]))
 
     def _perturbed(self, network: Network, theta: Tensor, probes: Probes, steps: Tensor) -> Tensor:
-        """Copies [J S, N] of theta [M] for the probes of one expert and float32 steps [S]."""
+        """Compute copies [J S, N] of theta [M] for the probes of one expert and float32 steps [S]."""
         n, block = network.layout.source.size, self.tuning.coordinates
         centre = network.pad_bodies(theta)
         if probes.kind == "gaussian":
@@ -173,20 +174,20 @@ class TritonEngine(Engine):
         return copies
 
     def _integers(self, numbers: range | tuple[int, ...]) -> Tensor:
-        """32-bit counter words as int32."""
+        """Convert 32-bit counter words to int32."""
         return torch.from_numpy(np.array(numbers, dtype=np.uint32).view(np.int32)).to(self.device)
 
 
 @lru_cache(maxsize=8)
 def _always(spec: LSTMSpec, kind: ProbeKind, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Which coordinates no probe zeroes, int8: [M], and in the padded layout [N]."""
+    """Return the coordinates that no probe zeroes, int8: [M], and in the padded layout [N]."""
     kept = spec.gains if kind == "sparse" else np.ones(spec.size, dtype=bool)
     flat = torch.from_numpy(kept.astype(np.int8)).to(device)
     return flat, flat[source_of(spec, device).clamp(min=0)]
 
 
 def _address(probes: Probes, expert: int) -> tuple[int, int, int, int]:
-    """update, expert, low and high half of the key: 32-bit words as the int32 that have their bits."""
+    """Return update, expert, low and high half of the key: 32-bit words as the int32 with the same bits."""
     words = np.array([probes.update, expert, probes.stream.key & 0xFFFFFFFF, probes.stream.key >> 32], dtype=np.uint32)
     update, expert, low, high = words.view(np.int32).tolist()
     return update, expert, low, high

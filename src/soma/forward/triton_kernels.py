@@ -1,13 +1,13 @@
-"""Triton kernels of the GPU (`triton_engine`, and `triton_network`, which states the padded layout that they read).
+"""Triton kernels for the GPU (`triton_engine`, and `triton_network`, which defines the padded layout they read).
 
 Directions come from the counters of soma.probes and are never stored. A block of the network is one kernel over time
-(the LSTM) and one over rows (the MLP) up to a width of 32; wider ones leave matrix products to the vendor's library and
-keep only what stands between them.
+(the LSTM) and one over rows (the MLP) up to a width of 32; wider blocks leave matrix products to the vendor's library
+and only the operations between them to these kernels.
 
-Shapes: P copies (of perturbed ones, S j + s is that of direction j and sign s), J directions, S signs, M parameters of
-a body, N of its padded layout, B sequences (padded), T time steps of a chunk, R = T B rows in the order of time,
-D padded and WIDTH true width, H padded embedding width, V = 256 bytes. Activations are [P, R, D]. Padding holds zeros
-and stays zero.
+Shapes: P copies (if perturbed, S j + s is that of direction j and sign s), J directions, S signs, M parameters of a
+body, N of its padded layout, B sequences (padded), T time steps of a chunk, R = T B rows in the order of time, D padded
+and WIDTH true width, H padded embedding width, V = 256 bytes. Activations are [P, R, D]. Padding holds zeros and stays
+zero.
 """
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, allow-incomplete-defs
 
@@ -26,7 +26,7 @@ _NORM_EPS = tl.constexpr(LAYER_NORM_EPS)
 
 @triton.jit
 def _words(block, direction, update, expert, key_low, key_high):
-    """The four Philox words of blocks of 64 coordinates."""
+    """Return the four Philox words of blocks of 64 coordinates."""
     zero = tl.zeros_like(block)
     return tl.random.philox_impl(
         block.to(tl.uint32, bitcast=True),
@@ -40,9 +40,9 @@ def _words(block, direction, update, expert, key_low, key_high):
 
 @triton.jit
 def _sign(i, always, direction, update, expert, key_low, key_high):
-    """z of coordinates i in {-1, 0, 1}; `always` marks those that no probe zeroes.
+    """Return z of coordinates i in {-1, 0, 1}; `always` marks those that no probe zeroes.
 
-    Each coordinate computes its whole block: 64 times too much of what takes microseconds, and no layout to respect.
+    Each coordinate computes its whole block: 64 times the work, of a few microseconds, but without layout constraints.
     """
     first, first_sign, second, second_sign = _words(i // 64, direction, update, expert, key_low, key_high)
     lower = i % 64 < 32
@@ -55,7 +55,7 @@ def _sign(i, always, direction, update, expert, key_low, key_high):
 
 @triton.jit(do_not_specialize=["update", "expert", "key_low", "key_high"])
 def packed_words(out, always, directions, update, expert, key_low, key_high, blocks, BLOCK: tl.constexpr):
-    """out [J, blocks, 4]: the words of soma.probes, where always [blocks, 2] are bits of what no probe zeroes."""
+    """Write the words of soma.probes to out [J, blocks, 4]; set bits of always [blocks, 2] are never zeroed."""
     k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     j = tl.program_id(1).to(tl.int64)
     inside = k < blocks
@@ -72,7 +72,7 @@ def packed_words(out, always, directions, update, expert, key_low, key_high, blo
 
 @triton.jit(do_not_specialize=["update", "expert", "key_low", "key_high"])
 def perturb(copies, theta, source, gains, directions, steps, update, expert, key_low, key_high, N, BLOCK: tl.constexpr):
-    """copies [J S, N] = theta + step_s z_j, all in the padded layout; a program for each block, direction and sign.
+    """Write copies [J S, N] = theta + step_s z_j in the padded layout; one program per block, direction and sign.
 
     theta: padded body [N]; steps: sign times eps, float32 [S]; source: the coordinate in [0, M) of each padded one, -1
     for padding, [N]; gains: int8 [N], non-zero where no probe is zero.
@@ -91,9 +91,9 @@ def perturb(copies, theta, source, gains, directions, steps, update, expert, key
 
 @triton.jit(do_not_specialize=["update", "key_low", "key_high"])
 def combine(out, gains, coefficients, directions, experts, update, key_low, key_high, M, J, BLOCK: tl.constexpr):
-    """out [E, M] = sum_j c_j z_j in the order of j, float64, for coefficients [E, J].
+    """Compute out [E, M] = sum_j c_j z_j in the order of j, float64, for coefficients [E, J].
 
-    c z is exact, so that a fused multiply-add rounds like the sum: the same bits on every device.
+    c z is exact, so a fused multiply-add rounds like the sum: the same bits on every device.
     """
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     e = tl.program_id(1).to(tl.int64)
@@ -130,7 +130,7 @@ def _gelu(x):
 
 @triton.jit
 def _norm(x, gain, column, WIDTH: tl.constexpr):
-    """LayerNorm of rows x over their first WIDTH columns; the gain of padding is zero."""
+    """Apply LayerNorm to rows x over their first WIDTH columns; the gain of padding is zero."""
     mean = tl.sum(x, 1) * (1.0 / WIDTH)
     centred = tl.where(column[None, :] < WIDTH, x - mean[:, None], 0.0)
     variance = tl.sum(centred * centred, 1) * (1.0 / WIDTH)
@@ -160,17 +160,17 @@ def lstm_layer(
     TILE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """x_out = x_in + LSTM(LN(x_in)) over T steps; the state hidden, cell [P, B, D] is read and written.
+    """Compute x_out = x_in + LSTM(LN(x_in)) over T steps; updates the state hidden, cell [P, B, D].
 
-    A program keeps the weights of its copy and the state of TILE sequences through the time loop. Copies may read one
-    input (x_in_stride 0), and the output may lie over the input.
+    A program keeps the weights of its copy and the state of TILE sequences throughout the time loop. Copies may share
+    one input (x_in_stride 0), and the output may overwrite the input.
     """
     copy = tl.program_id(0).to(tl.int64)
     b = tl.program_id(1) * TILE + tl.arange(0, TILE)
     unit = tl.arange(0, D)
     w = weights + copy * N
     gain = tl.load(w + gain_at + unit)
-    # One matrix per gate (order i, f, g, o): a product of all four would have to be taken apart every step.
+    # One matrix per gate (order i, f, g, o): a product of all four would have to be split in every step.
     at = unit[:, None] * (4 * D) + unit[None, :]
     input_i = tl.load(w + input_at + at)
     input_f = tl.load(w + input_at + D + at)
@@ -189,7 +189,7 @@ def lstm_layer(
     following = tl.load(source)
     for t in range(T):
         x = following
-        following = tl.load(source + tl.minimum(t + 1, T - 1) * B * D)  # its latency hides behind this step
+        following = tl.load(source + tl.minimum(t + 1, T - 1) * B * D)  # loaded early to hide its latency
         y = _norm(x, gain, unit, WIDTH)
         i = tl.dot(h, hidden_i, tl.dot(y, input_i, input_precision=PRECISION), input_precision=PRECISION)
         f = tl.dot(h, hidden_f, tl.dot(y, input_f, input_precision=PRECISION), input_precision=PRECISION)
@@ -216,7 +216,7 @@ def mlp_layer(
     TILE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """x += MLP(LN(x)) in place."""
+    """Compute x += MLP(LN(x)) in place."""
     copy = tl.program_id(0).to(tl.int64)
     unit = tl.arange(0, D)
     inner = tl.arange(0, 4 * D)
@@ -253,7 +253,7 @@ def cross_entropy(
     TILE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """losses [P, R]: -log softmax(LN(x) head^T) at the targets, in nats; without LN unless NORM.
+    """Compute losses [P, R] = -log softmax(LN(x) head^T) at the targets, in nats; LN is skipped unless NORM.
 
     x: [P, R, D] with D <= H; head [V, H] and targets [R] of each copy, or of all (stride 0). Logits stay in registers.
     """
@@ -285,7 +285,7 @@ def cross_entropy(
 def norm_rows(
     out, x, weights, N, gain_at, R, WIDTH: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr
 ):
-    """out = LN(x), both [P, R, D]; BLOCK is the power of two that holds D."""
+    """Compute out = LN(x), both [P, R, D]; BLOCK is the power of two that holds D."""
     copy = tl.program_id(1).to(tl.int64)
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)
     unit = tl.arange(0, BLOCK)
@@ -299,7 +299,7 @@ def norm_rows(
 
 @triton.jit
 def lstm_cell(gates, hidden, cell, x, gates_stride, x_stride, B, D: tl.constexpr, BLOCK: tl.constexpr):
-    """One step from the gates of every copy, [B, 4D] each: updates hidden, cell [P, B, D] and adds hidden to x [B, D].
+    """Take one step from the gates of every copy, [B, 4D] each: update hidden, cell [P, B, D]; add hidden to x [B, D].
 
     gates_stride, x_stride: floats from one copy to the next.
     """

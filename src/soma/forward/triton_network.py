@@ -1,16 +1,17 @@
-"""The forward pass of the GPU: Triton kernels over many copies of one model at once, chunk by chunk in time.
+"""The forward pass on a GPU: Triton kernels for many copies of one model at once, in chunks of time.
 
-Each copy is a body in a *padded layout*: matrices transposed to [in, out], the width and the embedding width rounded up
-with zeros, which the network leaves zero. One index table takes coordinates there, so that the kernel that perturbs
-needs no knowledge of the model.
+Each copy is a body in a *padded layout*: matrices are transposed to [in, out], and the width and the embedding width
+are rounded up with zeros, which the network preserves. One index table maps its positions to coordinates, so that the
+kernel that perturbs needs no knowledge of the model.
 
-Copies are the perturbed bodies of one expert, which read the same bytes under the same head (`triton_engine`), or
-different experts, each with bytes of its own (`soma.inference.triton_runner`). So heads and bytes have a leading axis
-of P copies, or of 1 that all copies share.
+Copies are the perturbed bodies of one expert, which read the same bytes with the same head (`triton_engine`), or
+different experts, each with its own bytes (`soma.inference.triton_runner`). Heads and bytes therefore have a leading
+axis of P copies, or of 1 if all copies share them.
 
-Up to a width of 32 a block is two kernels (`lstm_layer`, `mlp_layer`). Wider, three quarters of the operations do not
-depend on the recurrence and are matrix products over a whole chunk of time; the recurrence is one batched product and
-one kernel per step, recorded as a CUDA graph, since at small widths launching takes longer than computing.
+Up to a width of 32 a block is two kernels (`lstm_layer`, `mlp_layer`). In wider models, three quarters of the
+operations do not depend on the recurrence and are matrix products over a whole chunk of time; the recurrence is one
+batched product and one kernel per step, recorded as a CUDA graph, since at small widths a launch takes longer than the
+computation.
 
 Shapes: P copies, M parameters of a body, N of its padded layout, B sequences (padded), T time steps, R = T B rows of a
 chunk of time, D padded width, H padded embedding width, V = 256 bytes.
@@ -35,71 +36,72 @@ from soma.forward import triton_kernels as kernels
 from soma.models.spec import VOCABULARY, LSTMSpec, Slot
 
 NARROW = 32
-"""The widest expert whose blocks are single kernels: beyond it the weights of a copy do not fit beside the rest."""
+"""Widest expert whose blocks are single kernels: beyond it the weights of a copy do not fit beside the other data."""
 
 Precision = Literal["ieee", "tf32x3"]
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """Sizes that change speed and memory, and results by rounding at most."""
+    """Sizes that affect speed and memory, and results only by rounding."""
 
     lstm_tile: int = 16
     """Sequences per program of the LSTM kernel; B is padded to a multiple of it."""
     lstm_warps: int = 4
     lstm_registers: int | None = None
-    """At most so many per thread: fewer may spill and let more programs share a multiprocessor."""
+    """Maximum registers per thread: fewer may spill, but let more programs share a multiprocessor."""
     row_tile: int = 32
-    """Rows per step of the MLP and the decoder kernel."""
+    """Rows per step of the MLP and decoder kernels."""
     row_warps: int = 4
     row_programs: int = 8
     """Programs per copy over rows."""
     norm_rows: int = 4
-    """Rows per program of the kernel that normalises."""
+    """Rows per program of the normalisation kernel."""
     cells: int = 1024
-    """Units per program of the kernel of a wide expert's LSTM step."""
+    """Units per program of the kernel for a wide expert's LSTM step."""
     narrow_floats: int = 1 << 26
-    """Floats of the residual stream of one chunk of time (256 MB)."""
+    """Floats in the residual stream of one chunk of time (256 MB)."""
     wide_floats: int = 1 << 30
-    """Floats of the activations of one chunk of time of a wide expert (4 GB)."""
+    """Floats in the activations of one chunk of time of a wide expert (4 GB)."""
     copy_floats: int = 3 << 29
-    """Floats of the perturbed bodies alive at once (6 GB); more directions are done in turn."""
+    """Floats in the perturbed bodies held at once (6 GB); more directions are processed in turn."""
     longest: int = 256
-    """Steps in one chunk of time, which are also those of a wide expert's CUDA graph."""
+    """Most steps in one chunk of time, and in a wide expert's CUDA graph."""
     coordinates: int = 1024
     """Coordinates per program of the kernels that perturb and combine."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tensors of a body lie in its padded layout."""
+    """Positions of a body's tensors in its padded layout."""
 
     spec: LSTMSpec
     width: int
-    """D"""
+    """Padded width (D)."""
     embedding: int
-    """H"""
+    """Padded embedding width (H)."""
     at: dict[str, int]
     """First float of every tensor."""
     shape: dict[str, tuple[int, ...]]
-    """Its padded shape, matrices [in, out]; the outputs of the gates and of `mlp_up` are four parts of D."""
+    """Padded shape of every tensor, matrices [in, out]; the outputs of the gates and of `mlp_up` are four parts of
+    D."""
     source: NDArray[np.int32]
-    """The coordinate of the flat vector at each place, -1 for padding; [N]."""
+    """Coordinate in the flat vector for each position, -1 for padding; [N]."""
 
     @property
     def narrow(self) -> bool:
         return self.width <= NARROW
 
     def matrix(self, copies: Tensor, name: str) -> Tensor:
-        """A tensor of every copy: view [P, in, out] of copies [P, N]."""
+        """Return a tensor of every copy: a view [P, in, out] of copies [P, N]."""
         size = int(np.prod(self.shape[name]))
         return copies[:, self.at[name] : self.at[name] + size].unflatten(1, self.shape[name])
 
 
 @lru_cache(maxsize=8)
 def layout(spec: LSTMSpec) -> Layout:
-    """The padded layout of a model."""
-    # Kernels need powers of two up to NARROW and for the decoder; matrix products want multiples of 16.
+    """Return the padded layout of a model."""
+    # Kernels need powers of two up to NARROW and for the decoder; matrix products prefer multiples of 16.
     narrow = spec.width <= NARROW
     d = max(16, triton.next_power_of_2(spec.width)) if narrow else -(-spec.width // 16) * 16
     h = max(16, triton.next_power_of_2(spec.embedding))
@@ -116,11 +118,11 @@ def layout(spec: LSTMSpec) -> Layout:
 
 
 def _padded(slot: Slot, spec: LSTMSpec, d: int, h: int) -> NDArray[np.int64]:
-    """Flat coordinates of a tensor in its padded and transposed shape, -1 for padding."""
+    """Return the flat coordinates of a padded and transposed tensor, -1 for padding."""
     index = np.arange(slot.offset, slot.offset + slot.size).reshape(slot.shape)
     projected = {"project_in": (d, h), "project_out": (h, d)}.get(slot.name)
     for axis, n in enumerate(slot.shape):
-        # An axis of 4 d is four parts of d, each padded by itself; a projection has no such axis.
+        # An axis of 4 d is four parts of d, each padded separately; a projection has no such axis.
         count, to = (1, projected[axis]) if projected else (n // spec.width, d)
         split = np.moveaxis(index, axis, -1)
         split = split.reshape(*split.shape[:-1], count, n // count)
@@ -137,32 +139,32 @@ class Network:
     device: torch.device
     precision: Precision = "ieee"
     graphs: bool = True
-    """Record the recurrence of wide experts as CUDA graphs."""
+    """True to record the recurrence of wide experts as CUDA graphs."""
     tuning: Tuning = field(default_factory=Tuning)
 
     def pad_bodies(self, theta: Tensor) -> Tensor:
-        """Bodies [..., M] in the padded layout, [..., N]."""
+        """Convert bodies [..., M] to the padded layout, [..., N]."""
         source = source_of(self.layout.spec, self.device)
         return torch.where(source < 0, 0.0, theta.to(self.device)[..., source.clamp(min=0)])
 
     def pad_heads(self, head: Tensor) -> Tensor:
-        """Heads of any embedding width, [P or 1, V, H]."""
+        """Pad heads of any embedding width, [P or 1, V, H]."""
         return F.pad(head.to(self.device), (0, self.layout.embedding - head.shape[-1])).contiguous()
 
     def pad_tokens(self, tokens: Tensor) -> Tensor:
-        """Bytes [P or 1, sequences, T] in the order of time, [P or 1, T, B]; the sequences added are of zero bytes."""
+        """Transpose bytes [P or 1, sequences, T] to [P or 1, T, B]; sequences of zero bytes are added as padding."""
         read = tokens.to(self.device).transpose(1, 2)
         return F.pad(read, (0, -read.shape[2] % self.tuning.lstm_tile)).contiguous()
 
     def start(self, copies: int, sequences: int) -> Tensor:
-        """The zero state: hidden and cell of every block, [2, depth, P, B, D]."""
+        """Return the zero state: hidden and cell of every block, [2, depth, P, B, D]."""
         rows = sequences + -sequences % self.tuning.lstm_tile
         return torch.zeros(2, self.layout.spec.depth, copies, rows, self.layout.width, device=self.device)
 
     def forward(
         self, copies: Tensor, head: Tensor, inputs: Tensor, state: Tensor | None = None
     ) -> Iterator[tuple[range, Tensor]]:
-        """Time steps and the residual stream [P, R, D] after the last block, for successive chunks of time.
+        """Yield time steps and the residual stream [P, R, D] after the last block, for successive chunks of time.
 
         The next chunk overwrites the stream.
 
@@ -170,7 +172,7 @@ class Network:
             copies: padded bodies [P, N].
             head: padded heads [P or 1, V, H].
             inputs: padded bytes [P or 1, T, B].
-            state: of `start`, moved on in place; None is the zero state.
+            state: from `start`, advanced in place; None is the zero state.
         """
         p, d = len(copies), self.layout.width
         _, end, b = inputs.shape
@@ -190,7 +192,7 @@ class Network:
                 self._narrow(copies, x, stream, state, len(steps))
             else:
                 if wide is None or wide.steps != len(steps):
-                    wide = None  # its memory, before more is asked for
+                    wide = None  # free its memory before allocating more
                     wide = _Wide(self, copies, state, len(steps))
                 stream = wide.stream
                 stream.copy_(x[..., :d])
@@ -198,13 +200,13 @@ class Network:
             yield steps, stream
 
     def hidden(self, copies: Tensor, stream: Tensor) -> Tensor:
-        """What the head multiplies, [P, R, D or H], for the residual stream [P, R, D]."""
+        """Return the head's input, [P, R, D or H], for the residual stream [P, R, D]."""
         x = torch.empty_like(stream)
         self.norm(copies, stream, x, "norm")
         return torch.bmm(x, self.layout.matrix(copies, "project_out")) if self.layout.spec.projected else x
 
     def norm(self, copies: Tensor, x: Tensor, out: Tensor, name: str) -> None:
-        """out = LN(x) with the gain called `name`, both [P, R, D]."""
+        """Compute out = LN(x) with the gain called `name`, both [P, R, D]."""
         p, rows, d = x.shape
         kernels.norm_rows[(triton.cdiv(rows, self.tuning.norm_rows), p)](
             out,
@@ -220,27 +222,27 @@ class Network:
         )
 
     def losses(self, copies: Tensor, head: Tensor, tokens: Tensor, skip: int = 0) -> Iterator[tuple[range, Tensor]]:
-        """Time steps and float32 nats [P, T, B] of the bytes that follow them, for successive chunks of time.
+        """Yield time steps and float32 nats [P, T, B] of the bytes that follow them, for successive chunks of time.
 
         Args:
             copies, head: as in `forward`.
             tokens: padded bytes [P or 1, T + 1, B].
-            skip: chunks of the first so many steps alone are left out.
+            skip: number of first steps; chunks within them are omitted.
         """
         for steps, stream in self.forward(copies, head, tokens[:, :-1]):
             if steps.stop > skip:
                 yield steps, self._cross_entropy(copies, head, stream, tokens[:, steps.start + 1 : steps.stop + 1])
 
     def _chunk(self, sequences: int, end: int) -> int:
-        """Time steps of one chunk for the sequences of all copies together: a power of two, or all steps."""
-        # A wide chunk holds its stream, projected and normalised inputs, gates and the MLP's outputs before the last.
+        """Return the time steps in one chunk, given the sequences of all copies: a power of two, or all steps."""
+        # A wide chunk holds its stream, projected and normalised inputs, gates and the MLP's outputs but the last.
         narrow = self.layout.narrow
         streams, budget = (1, self.tuning.narrow_floats) if narrow else (11, self.tuning.wide_floats)
         longest = max(1, min(self.tuning.longest, budget // (streams * sequences * self.layout.width)))
         return end if end <= longest else 1 << (longest.bit_length() - 1)
 
     def _narrow(self, copies: Tensor, x: Tensor, out: Tensor, state: Tensor, steps: int) -> None:
-        """All blocks on inputs x [P or 1, R, D] into out [P, R, D]."""
+        """Apply all blocks to inputs x [P or 1, R, D], writing to out [P, R, D]."""
         p, rows, d = out.shape
         n = copies.shape[1]
         b = rows // steps
@@ -281,7 +283,7 @@ class Network:
             x = out
 
     def _cross_entropy(self, copies: Tensor, head: Tensor, stream: Tensor, targets: Tensor) -> Tensor:
-        """Nats [P, T, B] of targets [P or 1, T, B] after the residual stream [P, R, D]."""
+        """Compute the nats [P, T, B] of targets [P or 1, T, B] after the residual stream [P, R, D]."""
         projected = self.layout.spec.projected
         x = self.hidden(copies, stream) if projected else stream
         p, rows, d = x.shape
@@ -317,17 +319,17 @@ _BLOCK_TENSORS = ("lstm_norm", "lstm_input", "lstm_hidden", "mlp_norm", "mlp_up"
 
 
 def _stride(x: Tensor) -> int:
-    """Elements from one copy's part of [P or 1, ...] to the next one's; 0 where all copies share it."""
+    """Return the elements between two copies' parts of [P or 1, ...]; 0 if all copies share it."""
     return x.stride(0) if len(x) > 1 else 0
 
 
 def current(device: torch.device) -> AbstractContextManager[object]:
-    """Makes a device the one that triton launches on."""
+    """Make a device the one that triton launches on."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 class _Wide:
-    """The blocks of wide copies over a chunk of `steps`, on buffers that stay where they are, as graphs need.
+    """The blocks of wide copies over a chunk of `steps`, on buffers with fixed addresses, as graphs require.
 
     Shapes as in the module; gates are [P, R, 4D].
     """
@@ -342,7 +344,7 @@ class _Wide:
         self._recurrences = [_Recorded(graphs) for _ in range(network.layout.spec.depth)]
 
     def run(self) -> None:
-        """All blocks in place on `stream`, from the state that the chunk before left."""
+        """Apply all blocks in place to `stream`, from the state after the previous chunk."""
         for block, recurrence in enumerate(self._recurrences):
             name = f"blocks.{block}"
             self._product(f"{name}.lstm_norm", f"{name}.lstm_input")
@@ -351,12 +353,12 @@ class _Wide:
             self.stream.baddbmm_(F.gelu(self._inner), self.network.layout.matrix(self.copies, f"{name}.mlp_down"))
 
     def _product(self, norm: str, matrix: str) -> None:
-        """inner = LN(stream) @ matrix."""
+        """Compute inner = LN(stream) @ matrix."""
         self.network.norm(self.copies, self.stream, self._normed, norm)
         torch.bmm(self._normed, self.network.layout.matrix(self.copies, matrix), out=self._inner)
 
     def _recur(self, block: int) -> None:
-        """The time loop: the input products of the gates lie in `inner`, and the outputs are added to `stream`."""
+        """Run the time loop: the gates' input products are in `inner`, and the outputs are added to `stream`."""
         hidden, cell = self.state[0, block], self.state[1, block]
         p, b, d = hidden.shape
         cells = self.network.tuning.cells
@@ -370,14 +372,16 @@ class _Wide:
 
 
 class _Recorded:
-    """Work on fixed buffers: launched one by one the first time, which compiles kernels, later as one CUDA graph."""
+    """Work on fixed buffers: launched kernel by kernel the first time, which compiles them, later as one CUDA graph."""
 
     def __init__(self, graphs: bool) -> None:
         self._graphs, self._warm = graphs, False
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, work: Callable[[], None]) -> None:
-        """Does `work`, the same at every call; it is not kept, since a cycle would hold its buffers."""
+        """Do `work`, which must be the same in every call; it is not stored, since a cycle would keep its buffers
+        alive.
+        """
         if not (self._graphs and self._warm):
             work()
             self._warm = True
@@ -391,5 +395,5 @@ class _Recorded:
 
 @lru_cache(maxsize=8)
 def source_of(spec: LSTMSpec, device: torch.device) -> Tensor:
-    """The index table of the padded layout on a device, int32 [N]."""
+    """Return the index table of the padded layout on a device, int32 [N]."""
     return torch.from_numpy(layout(spec).source).to(device)

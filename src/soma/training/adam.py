@@ -1,7 +1,7 @@
-"""Adam as the paper writes it: bias-corrected moments, coupled weight decay, explicit state.
+"""Adam as in the paper: bias-corrected moments, coupled weight decay, explicit state.
 
 The operations are separate elementwise steps, each rounded once, so that a CPU's choice of fused instructions cannot
-change a weight. Zeroth-order training with Adam has no backward pass but it does have state: two numbers per weight.
+change a weight. Zeroth-order training with Adam has no backward pass, but it does have state: two numbers per weight.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Adam:
 
 
 def _root(x: Tensor) -> Tensor:
-    """Return the square root, rounded as IEEE 754 says: on a CPU torch's is MKL's, which is off by one bit in places,
-    in others on another maker's processor."""
+    """Return the square root, correctly rounded as in IEEE 754.
+
+    Torch's on a CPU is MKL's, whose last bit is wrong for some numbers, which differ between makers of processors.
+    """
     return torch.from_numpy(np.sqrt(x.numpy())) if x.device.type == "cpu" else torch.sqrt(x)

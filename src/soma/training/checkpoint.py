@@ -1,12 +1,12 @@
-"""Weights on disk: safetensors files that carry the hash of their own content. No pickle is ever read.
+"""Weights on disk: safetensors files that carry the hash of their own content. Pickle is never read.
 
-A run's part publishes two files of weights. WEIGHTS is what others start from, serve or export: the last iterate at the
-end of the budget, with the optimiser state of a run that others continue. MILESTONES is what only evaluation reads:
-earlier updates, and averages. Tensor names are `expert.update.iterate.tensor`, for example
+A run's part publishes two files of weights. WEIGHTS is the one that others start from, serve or export: the last
+iterate at the end of the budget, with the optimiser state if others continue the run. MILESTONES is read by evaluation
+alone: earlier updates, and averages. Tensor names are `expert.update.iterate.tensor`, for example
 `003.00000400.average.body`. `last` is the iterate itself, `average` the exponential average of the iterates; `memory`
-stands before the optimiser state. A run with a shared frozen head stores no head; it uses the one of its start. Some
-runs publish a third file, LEG: the resume state of an update shortly before the end, from which `soma replay` arrives
-at WEIGHTS again.
+marks the optimiser state. A run with a shared frozen head stores no head; it uses that of the run it starts from. Some
+runs publish a third file, LEG: the resume state of an update shortly before the end, from which `soma replay`
+reproduces WEIGHTS.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from soma.runs import RunSpec, part_experts
 WEIGHTS, MILESTONES, LEG = "weights.safetensors", "milestones.safetensors", "leg.safetensors"
 
 MEMORY = "memory"
-"""Stands for the iterate in the names of the optimiser state, of a run that others continue."""
+"""Replaces the iterate in the names of the optimiser state, which a run publishes if others continue it."""
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write tensors and JSON facts atomically, with a SHA-256 over both. The same content gives the same bytes."""
+    """Write tensors and JSON facts atomically, with a SHA-256 of both. The same content gives the same bytes."""
     plain = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
     text = json.dumps(facts, sort_keys=True)
     # One metadata key only: safetensors writes several in no fixed order.
@@ -46,7 +46,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, 
     with atomic_path(path) as temporary:
         try:
             save_file(plain, temporary, metadata={"soma": record})
-        except SafetensorError as error:  # hides the error of the system in its text
+        except SafetensorError as error:  # its text hides the system's error
             code = re.search(r"os error (\d+)", str(error))
             if code is None:
                 raise
@@ -54,10 +54,10 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, 
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `save_tensors` wrote.
+    """Read a file that `save_tensors` wrote.
 
     Raises:
-        SomaError: if the file is missing, truncated, altered or not ours.
+        SomaError: if the file is missing, truncated, altered or of another kind.
     """
     advice = "delete it and run the rule that makes it again"
     try:
@@ -84,7 +84,7 @@ def publish(
     identity: str,
     files: Sequence[str] = (MILESTONES, WEIGHTS),
 ) -> None:
-    """Write the files of a part; `kept` holds every tensor by its name, `identity` stands for all that made them."""
+    """Write the files of a part; `kept` holds every tensor by name, `identity` identifies everything that made them."""
     for file in files:
         own = {name: tensor for name, tensor in kept.items() if _file(name, run) == file}
         save_tensors(folder / file, own, {"run": run.id, "part": part, "identity": identity})
@@ -92,7 +92,7 @@ def publish(
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Published weights of a run: every part, checked against the run that they claim to be of."""
+    """Published weights of a run, checked part by part to belong to it."""
 
     run: RunSpec
     experts: range
@@ -102,7 +102,7 @@ class Checkpoints:
     def open(
         cls, run: RunSpec, parts: Mapping[str, Path], experts: range | None = None, *, milestones: bool = False
     ) -> Checkpoints:
-        """Load the parts (name to folder): the final weights, and with `milestones` the earlier ones and the averages.
+        """Load the parts (name to folder): the final weights, and with `milestones` also earlier ones and averages.
 
         Args:
             experts: those that are needed, if not all.
@@ -119,15 +119,15 @@ class Checkpoints:
         return cls(run, wanted, tensors)
 
     def bodies(self, update: int, iterate: Iterate) -> Tensor:
-        """[N, M]"""
+        """Return the bodies [N, M]."""
         return torch.stack([self._get(e, update, iterate, "body") for e in self.experts])
 
     def heads(self, update: int, iterate: Iterate) -> Tensor:
-        """Local heads [N, V, H]; a run with a shared frozen head has none."""
+        """Return the local heads [N, V, H]; a run with a shared frozen head has none."""
         return torch.stack([self._get(e, update, iterate, "head") for e in self.experts])
 
     def memory(self) -> dict[str, Tensor]:
-        """The optimiser state at the end of a run that others continue, by name, each with an expert axis.
+        """Return the final optimiser state of a run that others continue, by name, each with an expert axis.
 
         Raises:
             SomaError: if the run did not publish it.
@@ -147,13 +147,13 @@ def tensor_name(expert: int, update: int, iterate: str, tensor: str) -> str:
 
 
 def _file(name: str, run: RunSpec) -> str:
-    """Which of the two files a tensor lies in."""
+    """Return which of the two files contains a tensor."""
     _, update, iterate, _ = name.split(".", 3)
     return WEIGHTS if int(update) == run.updates and iterate in ("last", MEMORY) else MILESTONES
 
 
 def _checked(path: Path, run: RunSpec, part: str, experts: Sequence[int]) -> dict[str, Tensor]:
-    """The tensors of a file, if it is the run's and holds what it should of those experts."""
+    """Return the tensors of a file, after checking that it belongs to the run and has those of the experts."""
     loaded, facts = load_tensors(path)
     found = f"{facts.get('run')}/{facts.get('part')}"
     if found != f"{run.id}/{part}":

@@ -1,7 +1,7 @@
-"""Learners: how a group of experts takes one update. The loop around them is the same for every method.
+"""Learners, which define how a group of experts takes one update. The loop around them is the same for every method.
 
-Shapes: E experts of the group, M body parameters, V bytes, H embedding width, A accumulated batches, B sequences,
-T bytes.
+Shapes: E experts of the group, M body parameters, V bytes, H embedding width, A accumulated batches, B sequences, T
+bytes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from soma.runs import RunSpec
 from soma.training.adam import Adam
 
 Scheduled = Callable[[float], list[float]]
-"""An initial lr or eps as it stands now for each expert of the group."""
+"""Maps an initial lr or eps to its current value for each expert of the group."""
 
 
 class Windows(Protocol):
-    """Where training bytes come from."""
+    """Source of training bytes."""
 
     def crops(self, ids: NDArray[Any], offsets: NDArray[Any], length: int) -> NDArray[np.uint8]:
-        """Bytes [n, length + 1]: inputs and targets of `length` predictions from an offset inside each window."""
+        """Read bytes [n, length + 1]: inputs and targets of `length` predictions from an offset inside each window."""
 
     @property
     def text(self) -> NDArray[np.uint8]:
@@ -41,16 +41,16 @@ class Windows(Protocol):
 
 @dataclass(frozen=True)
 class Start:
-    """What experts start from."""
+    """Initial weights of experts."""
 
     body: Tensor
-    """[E, M], or [1, M] for all."""
+    """Bodies [E, M], or [1, M] for all."""
     head: Tensor
-    """[E, V, H], or [1, V, H] for all."""
+    """Heads [E, V, H], or [1, V, H] for all."""
     memory: dict[str, Tensor] = field(default_factory=dict)
-    """The optimiser's moments of a run that is continued, as `Learner.memory`."""
+    """Optimiser moments of a continued run, as in `Learner.memory`."""
     updates: int = 0
-    """Updates that they have seen."""
+    """Number of updates already taken."""
 
 
 @dataclass(frozen=True)
@@ -65,26 +65,26 @@ class Learner(ABC):
     """The weights of a group of experts, and one update of them."""
 
     weights: dict[str, Tensor]
-    """What is learned, by published name (`body`, `head`), each with a leading expert axis; changed in place."""
+    """Learned tensors by published name (`body`, `head`), each with a leading expert axis; changed in place."""
     notes: str = ""
-    """What the method says of its last update, for the log."""
+    """Note by the method on its last update, for the log."""
     memory: dict[str, Tensor]
-    """Whatever else the next update depends on (optimiser moments, carried states); changed in place."""
+    """Everything else that the next update depends on (optimiser moments, carried states); changed in place."""
     chains: list[dict[str, str]]
-    """For each expert a SHA-256 over all it has drawn so far, `data` and `probes`: equal at an update if and only if
-    everything up to it was equal. Kept for methods that are compared on paired draws."""
+    """For each expert a SHA-256 of all its draws so far, `data` and `probes`: equal at an update if and only if all
+    earlier draws were equal. Kept for methods that are compared on paired draws."""
 
     @abstractmethod
     def step(self, update: int, scheduled: Scheduled) -> NDArray[np.float64]:
-        """Take update number `update` (from 0); returns the training loss it saw, nats per byte, [E]."""
+        """Take update number `update` (from 0) and return its training loss, nats per byte, [E]."""
 
     @abstractmethod
     def token_losses(self, expert: int, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """Loss of every target of windows [B, T + 1] under one expert of the group; [B, T]."""
+        """Compute the loss of every target of windows [B, T + 1] under one expert of the group; [B, T]."""
 
 
 class LSTMLearner(Learner):
-    """LSTM experts with Adam; subclasses say where the gradient comes from."""
+    """LSTM experts with Adam; subclasses compute the gradient."""
 
     def __init__(
         self,
@@ -96,7 +96,8 @@ class LSTMLearner(Learner):
         device: torch.device,
         start: Start | None = None,
     ) -> None:
-        """
+        """Initialise the experts of the group.
+
         Args:
             shards: one per expert of the group.
             start: None initialises at random.
@@ -129,7 +130,7 @@ class LSTMLearner(Learner):
         rates = torch.tensor(scheduled(s.lr), device=self.device)
         self._apply("body", self.theta, body, self._body_rule, update, rates[:, None])
         if head is not None:
-            # The head's rate falls with the body's.
+            # The head's rate is reduced with the body's.
             self._apply("head", self.head, head, self._head_rule, update, (rates * (s.head_lr / s.lr))[:, None, None])
         return loss
 
@@ -137,7 +138,9 @@ class LSTMLearner(Learner):
     def gradients(
         self, update: int, batches: list[NDArray[np.uint8]], scheduled: Scheduled
     ) -> tuple[Tensor, Tensor | None, NDArray[np.float64]]:
-        """Gradients of the bodies [E, M] and of learning heads [E, V, H] at the current iterate, and the loss [E]."""
+        """Compute gradients of the bodies [E, M] and of trained heads [E, V, H] at the current iterate, and the loss
+        [E].
+        """
 
     def token_losses(self, expert: int, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
         own = slice(expert, expert + 1)
@@ -148,14 +151,14 @@ class LSTMLearner(Learner):
         rule.step(weights, gradient, self.memory[f"{name}.m"], self.memory[f"{name}.v"], steps, lr)
 
     def _chain(self, expert: int, what: str, *drawn: bytes) -> None:
-        """Add what an expert of the group has drawn to its chain."""
+        """Add a draw of an expert of the group to its chain."""
         digest = hashlib.sha256(self.chains[expert][what].encode())
         for part in drawn:
             digest.update(part)
         self.chains[expert][what] = digest.hexdigest()
 
     def _batch(self, update: int, accumulation: int) -> NDArray[np.uint8]:
-        """Random crops of random windows of each expert's shard; uint8 [E, B, T + 1]."""
+        """Draw random crops of random windows of each expert's shard; uint8 [E, B, T + 1]."""
         s = self.run.settings
         u = self._batches.uniform(2 * s.batch, direction=accumulation, update=update, expert=np.array(self.experts))
         offsets = (u[:, 1::2] * (self.run.window - s.crop + 1)).astype(np.int64)
@@ -168,14 +171,14 @@ class LSTMLearner(Learner):
 
 
 Make = Callable[[RunSpec, range, Windows, list[Shard], Engine, torch.device, Start | None], Learner]
-"""A learner's class: run, experts, windows, shards, engine, device and start make one."""
+"""Makes a learner from run, experts, windows, shards, engine, device and start."""
 
 LEARNERS = {
     "spsa": "soma.training.methods.spsa:SPSALearner",
     "bptt": "soma.training.methods.bptt:BPTTLearner",
     "eggroll": "soma.training.methods.eggroll:EggrollLearner",
 }
-"""Where the class of each method is. Imported when used, so that training by one method depends on no other."""
+"""Class of each method. Imported when used, so that training by one method does not depend on the code of others."""
 
 
 def learner_of(method: str) -> Make:

@@ -1,9 +1,9 @@
-"""The one training loop.
+"""The training loop of every method.
 
 It trains a group of experts in lockstep: every array has a leading expert axis, and since all randomness is addressed
-by expert, a group of several gives the same bytes as one process for each. Everything that the next update depends on
-is written whole as the resume state; a process that is killed at any moment and started again ends with the same bytes
-as one that never stopped.
+by expert, a group gives the same bytes as one process per expert. Everything that the next update depends on is written
+atomically as the resume state; a process that is killed at any moment and restarted ends with the same bytes as one
+that never stopped.
 
 Shapes: E experts of the group.
 """
@@ -41,7 +41,7 @@ HISTORY_COLUMNS = (
 
 @dataclass(frozen=True)
 class State:
-    """All that the updates after one depend on."""
+    """Everything that later updates depend on."""
 
     tensors: dict[str, Tensor]
     """The learner's weights and memory, as `weights/body`, `memory/body.m` and so on."""
@@ -55,7 +55,7 @@ class State:
 
 @dataclass
 class Progress:
-    """What the loop itself keeps, beside the learner's weights and memory."""
+    """State of the loop itself, beside the learner's weights and memory."""
 
     update: int = 0
     """Updates taken."""
@@ -65,14 +65,14 @@ class Progress:
     kept: dict[str, Tensor] = field(default_factory=dict)
     """Milestone weights by published name."""
     leg: State | None = None
-    """The state from which the run's last leg can be replayed, once that is reached."""
+    """The state from which the run's last leg can be replayed, once it is reached."""
     history: list[tuple[float, ...]] = field(default_factory=list)
     """Rows of the numeric HISTORY_COLUMNS."""
     drawn: list[tuple[str, str]] = field(default_factory=list)
-    """For each of them the expert's chains of data and probes (`Learner.chains`), empty where a method keeps none."""
+    """For each row the expert's chains of data and probes (`Learner.chains`), empty for methods without chains."""
     ledger: Ledger = field(default_factory=Ledger)
     failed_at: int | None = None
-    """Update at which a run that may fail was not finite."""
+    """Update at which a run that may fail diverged."""
 
 
 class Diverged(SomaError):
@@ -84,10 +84,10 @@ class Interrupted(Exception):
 
 
 class Trainer:
-    """One group of experts of one run."""
+    """Trainer of one group of experts of one run."""
 
     def __init__(self, run: RunSpec, experts: range, windows: Windows, shards: list[Shard], learner: Learner) -> None:
-        """shards: one per expert of the group; the learner holds the same experts."""
+        """Take `shards`, one per expert of the group, and a learner with the same experts."""
         self.run, self.experts, self.windows, self.shards, self.learner = run, experts, windows, shards, learner
         self.progress = Progress(
             average={name: tensor.clone() for name, tensor in learner.weights.items()},
@@ -103,7 +103,7 @@ class Trainer:
         should_stop: Callable[[], bool] = lambda: False,
         report_every: float = 10.0,
     ) -> None:
-        """Run to the end of the budget, or to an update before it.
+        """Train to the end of the budget, or to an earlier update.
 
         Args:
             save: writes the resume state; called every `save_every` seconds and before an interruption.
@@ -111,7 +111,7 @@ class Trainer:
             should_stop: polled after every update.
 
         Raises:
-            Interrupted: after saving, if `should_stop` says so.
+            Interrupted: after saving, if `should_stop` returns True.
             SomaError: at a non-finite loss or weight, naming the update.
         """
         progress, every = self.progress, self.run.settings.plateau.every
@@ -147,14 +147,14 @@ class Trainer:
                 reported = now
 
     def state(self) -> State:
-        """Return what the next update depends on; tensors are not copied."""
+        """Return the state that the next update depends on; tensors are not copied."""
         groups = {"weights": self.learner.weights, "memory": self.learner.memory}
         tensors = {f"{group}/{name}": tensor for group, of in groups.items() for name, tensor in of.items()}
         schedule = [asdict(state) for state in self.progress.schedule]
         return State(tensors, {"update": self.progress.update, "schedule": schedule, "chains": self.learner.chains})
 
     def continue_from(self, state: State) -> None:
-        """Take over what `state` returned."""
+        """Continue from a state that `state` returned."""
         for name, tensor in self.state().tensors.items():
             tensor.copy_(state.tensors[name])
         self.progress.update = state.facts["update"]
@@ -165,7 +165,7 @@ class Trainer:
         return [scheduled(self.run.settings.plateau, state, initial) for state in self.progress.schedule]
 
     def _step(self) -> NDArray[np.float64]:
-        """One update of every expert of the group; returns the loss that it saw [E]."""
+        """Perform one update of every expert of the group, and return its training losses [E]."""
         progress = self.progress
         loss = self.learner.step(progress.update, self._scheduled)
         progress.update += 1
@@ -177,14 +177,14 @@ class Trainer:
             raise Diverged(
                 f"{self.run.id}: the loss of expert {bad} is not finite at update {progress.update}; lower lr or eps."
             )
-        # Plain mean of the first iterates, exponential average from then on: no weight on the starting point.
+        # Plain mean of the first iterates, then an exponential average, so that the starting point has no weight.
         decay = min(self.run.settings.average, (progress.update - 1) / progress.update)
         for name, weights in self.learner.weights.items():
             progress.average[name].mul_(decay).add_((1 - decay) * weights)
         return loss
 
     def _validate(self, loss: NDArray[np.float64]) -> None:
-        """Measure the expert-validation loss of the last iterate and move the schedule."""
+        """Measure the expert-validation loss of the last iterate and update the schedule."""
         s, progress, chains = self.run.settings, self.progress, self.learner.chains
         for i, (expert, shard) in enumerate(zip(self.experts, self.shards, strict=True)):
             ids = np.asarray(shard.validation[: s.plateau.windows])
@@ -196,7 +196,7 @@ class Trainer:
             progress.schedule[i] = observe(s.plateau, progress.schedule[i], progress.update, measured)
 
     def _keep(self, update: int) -> None:
-        """Keep the weights as those of an update, and the optimiser state of a run that others continue."""
+        """Keep the weights as those of an update, and the optimiser state if others continue the run."""
         progress = self.progress
         for i, expert in enumerate(self.experts):
             for name, weights in self.learner.weights.items():
@@ -209,7 +209,7 @@ class Trainer:
         progress.ledger.mark(update)
 
     def _give_up(self) -> None:
-        """What is left of a run that may fail: weights that are not a number, which evaluate to no number either."""
+        """Record divergence: fill the weights with NaN, so that later losses are NaN."""
         progress = self.progress
         log.warning(f"{self.run.id}: not finite at update {progress.update}; counted as a failure")
         progress.failed_at = progress.update
@@ -234,7 +234,7 @@ class Trainer:
 
 
 def save_state(path: Path, trainer: Trainer, identity: str) -> None:
-    """Write the resume state of the run that `identity` stands for."""
+    """Write the resume state of the run that `identity` identifies."""
     progress, state = trainer.progress, trainer.state()
     leg = progress.leg or State({}, {})
     tensors = {**state.tensors, "history": torch.tensor(progress.history, dtype=torch.float64)}
@@ -251,7 +251,7 @@ def save_state(path: Path, trainer: Trainer, identity: str) -> None:
 
 
 def restore_state(path: Path, trainer: Trainer, identity: str) -> bool:
-    """Continue from a resume state, if there is a whole one of the same run; says what it did."""
+    """Continue from a resume state if there is a complete one of the same run, and return whether it did."""
     if not path.exists():
         return False
     try:
@@ -281,7 +281,7 @@ def publish_leg(folder: Path, run: RunSpec, part: str, leg: State, identity: str
 
 
 def load_leg(folder: Path, identity: str) -> State:
-    """Read what `publish_leg` wrote.
+    """Read a state that `publish_leg` wrote.
 
     Raises:
         SomaError: if the file is missing or damaged, or belongs to another run, other settings, data or engine.

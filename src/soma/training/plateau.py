@@ -9,7 +9,7 @@ from soma.settings.training import Plateau
 
 @dataclass(frozen=True)
 class PlateauState:
-    """Schedule of one expert. What is compared: the loss of the last iterate with the best one so far."""
+    """Schedule of one expert, which compares the loss of the last iterate with the best one so far."""
 
     scale: float = 1.0
     """Product of all reductions."""
@@ -20,7 +20,7 @@ class PlateauState:
 
 
 def observe(rule: Plateau, state: PlateauState, update: int, loss: float) -> PlateauState:
-    """The state after a measurement of the expert-validation loss."""
+    """Return the state after a measurement of the expert-validation loss."""
     if loss <= state.best - rule.min_improvement:
         return PlateauState(state.scale, loss, update)
     if update - state.since >= rule.patience:
@@ -29,5 +29,7 @@ def observe(rule: Plateau, state: PlateauState, update: int, loss: float) -> Pla
 
 
 def scheduled(rule: Plateau, state: PlateauState, initial: float) -> float:
-    """lr or eps now: the initial value times the reductions, not below the floor (nor above the initial value)."""
+    """Return the current lr or eps: the initial value times the reductions, at least the floor (or the initial value,
+    if lower).
+    """
     return min(initial, max(initial * state.scale, rule.floor))

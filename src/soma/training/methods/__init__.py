@@ -1,1 +1,1 @@
-"""Methods: learners, a module each; `soma.training.learner.LEARNERS` names them."""
+"""Training methods, one learner per module; `soma.training.learner.LEARNERS` lists them."""

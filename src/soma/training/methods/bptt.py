@@ -1,4 +1,4 @@
-"""Experts that learn by backpropagation."""
+"""Learner for experts trained by backpropagation."""
 
 from __future__ import annotations
 

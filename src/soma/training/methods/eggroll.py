@@ -1,4 +1,4 @@
-"""One recurrent model that learns by evolution strategies."""
+"""Learner for one recurrent model trained by evolution strategies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class EggrollLearner(Learner):
         device: torch.device,
         start: Start | None = None,
     ) -> None:
-        """As other learners; `shards`, `engine` and `start` are not used."""
+        """Take the arguments of all learners; `shards`, `engine` and `start` are not used."""
         s = run.settings.eggroll
         stream = Stream.named(run.seed, run.kind, "eggroll")
         self.windows, self.settings = windows, s

@@ -1,4 +1,4 @@
-"""Experts that learn from differences of losses along random directions."""
+"""Learner for experts trained by differences of losses along random directions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from soma.training.learner import LSTMLearner, Scheduled
 class SPSALearner(LSTMLearner):
     """Differences of losses for the body, the delta rule for the head (docs/paper.md section 4).
 
-    With `alternating` differences the directions are numbered by pairs of updates: 2t and 2t + 1 use those of t.
+    With `alternating` differences, directions are numbered by pairs of updates: 2t and 2t + 1 use those of t.
     """
 
     def gradients(
