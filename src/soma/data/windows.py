@@ -91,8 +91,8 @@ def expert_validation_mask(n: int, share: float, stream: Stream) -> NDArray[np.b
     """Return which of n windows are held out for the expert-validation loss; bool of shape (n,).
 
     Each window is drawn with probability `share`, by a number that depends only on the stream and the window's id, so
-    the set exists before any routing and is the same for any number of experts. The stream: `Stream.named(seed,
-    "expert-validation")`.
+    the set exists before any routing and is the same for any number of experts. The stream is
+    `Stream.named(seed, "expert-validation")`.
     """
     mask = np.empty(n, dtype=np.bool_)
     for start in range(0, n, _IDS):

@@ -1,7 +1,7 @@
 // The C interface of the CPU engine; soma.forward.cpu mirrors `Problem` and documents the arguments.
 //
-// Threads take whole copies, or tiles where copies are few, and every number is written by one thread in a
-// fixed order: neither the number of threads nor what else shares a call can change a bit.
+// Threads take whole copies, or tiles if copies are few, and every number is written by one thread in a fixed order, so
+// neither the number of threads nor the other work in a call can change a bit.
 #include <atomic>
 #include <optional>
 #include <system_error>
@@ -17,7 +17,7 @@ namespace {
 struct Problem {
     int32_t width, depth, embedding, experts, batch, time, directions, threads;
     int64_t size;                         // M
-    const float *theta, *head;            // [E, M], [E, V, H], rows of experts apart by the strides below
+    const float *theta, *head;            // [E, M], [E, V, H], with the strides below between experts
     int64_t theta_stride, head_stride;    // in floats
     const uint8_t* tokens;                // [E, B, T + 1]
     uint64_t key;                         // of the probes; the fields from here to `steps` are unused if directions = 0
@@ -35,7 +35,7 @@ struct Problem {
     Direction direction(int expert, int j) const { return {key, direction_ids[j], update, expert_ids[expert], kept}; }
 };
 
-// Runs worker(next) on every thread; next() hands out 0, 1, ... and worker stops at the first number it has no job for.
+// Runs worker(next) on every thread; next() hands out 0, 1, ..., and worker stops at the first number without a job.
 template <class Worker>
 bool parallel(int threads, Worker worker) {
     std::atomic<int> counter{0};
@@ -50,14 +50,14 @@ bool parallel(int threads, Worker worker) {
     std::vector<std::thread> pool;
     try {
         for (int i = 1; i < threads; ++i) pool.emplace_back(body);
-    } catch (const std::system_error&) {  // fewer threads than wished do the same work
+    } catch (const std::system_error&) {  // fewer threads than requested do the same work
     }
     body();
     for (std::thread& t : pool) t.join();
     return ok;
 }
 
-// The batch is cut into tiles of two vectors, and one of a single vector if that holds the rest.
+// The batch is cut into tiles of two vectors, and one of a single vector if that fits the remainder.
 struct Part {
     int first, sequences;
 };
@@ -105,7 +105,7 @@ class Worker {
     template <int NV>
     void run(Tile<NV>& tile, int copy, Part part) {
         const int64_t expert = copy / p_.copies_per_expert(), row = p_.time + 1;
-        const int64_t first = int64_t{copy} * p_.batch + part.first;  // row of the results
+        const int64_t first = int64_t{copy} * p_.batch + part.first;  // first row of the results
         tile.start(p_.tokens + (expert * p_.batch + part.first) * row, row, part.sequences);
         double total[Tile<NV>::LANES] = {};
         for (int t = 0; t < p_.time; ++t) {
@@ -147,8 +147,8 @@ bool forward(const Problem& p) {
     });
 }
 
-// out [E, V, H] = gradients of the experts' mean losses in the heads. Some experts at a time, so that their hidden states
-// and the gradients of their sequences fit in memory.
+// Writes the gradients of the experts' mean losses in the heads to out [E, V, H], for a few experts at a time, so that
+// their hidden states and the gradients of their sequences fit in memory.
 bool head_gradient(const Problem& whole, float* out) {
     constexpr int64_t FLOATS = int64_t{1} << 26;
     const int64_t H = whole.embedding, B = whole.batch, T = whole.time;
@@ -199,7 +199,7 @@ void packed(const Problem& p, uint32_t* out) {
 }
 
 bool combine(const Problem& p, const double* coefficients, double* out) {
-    constexpr int CHUNK = 64;  // blocks in one job
+    constexpr int CHUNK = 64;  // blocks per job
     const int parts = static_cast<int>((blocks(p) + CHUNK - 1) / CHUNK), jobs = p.experts * parts;
     return parallel(std::min(p.threads, jobs), [&](auto next) {
         for (int job; (job = next()) < jobs;) {
@@ -219,7 +219,7 @@ bool combine(const Problem& p, const double* coefficients, double* out) {
 }  // namespace
 }  // namespace soma
 
-// Functions return 0, or 1 when memory ran out.
+// Functions return 0, or 1 if memory runs out.
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 EXPORT int soma_problem_bytes() { return sizeof(soma::Problem); }
@@ -240,14 +240,14 @@ EXPORT void soma_philox(const uint32_t* counter, uint64_t key, uint32_t* out) {
     std::memcpy(out, words.word, sizeof words.word);
 }
 
-// Multiply-adds and nothing else: the arithmetic peak that benchmarks/engine.py compares with. Returns the operations.
+// Runs multiply-adds alone, for the arithmetic peak in benchmarks/engine.py, and returns the number of operations.
 EXPORT double soma_peak(int64_t rounds) {
     using namespace soma;
-    constexpr int N = 10;  // enough independent chains for the latency, few enough for 16 registers
+    constexpr int N = 10;  // enough independent chains to hide the latency, few enough for 16 registers
     volatile float factor = 0.999f;
     const Vec scale = splat(factor);
     Vec sum[N];
-    EACH_VECTOR sum[i] = splat(static_cast<float>(i));  // equal chains would be computed once
+    EACH_VECTOR sum[i] = splat(static_cast<float>(i));  // equal chains would be computed only once
     for (int64_t round = 0; round < rounds; ++round) EACH_VECTOR sum[i] = fma(sum[i], scale, scale);
     volatile float used = 0;
     EACH_VECTOR used = used + sum[i][0];
@@ -264,7 +264,7 @@ EXPORT int soma_head_gradient(const soma::Problem* p, float* out) {
     }
 }
 
-// Whether fused multiply-adds are emulated: the same bits, and slow.
+// Returns 1 if fused multiply-adds are emulated, which gives the same bits but is slow.
 EXPORT int soma_emulated() {
 #if defined(SOMA_EMULATED_FMA)
     return 1;

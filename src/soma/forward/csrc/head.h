@@ -1,8 +1,8 @@
-// The delta rule of a tied head, soma.forward.head: the exact gradient through the decoder, hidden states held fixed.
+// The delta rule of a tied head (soma.forward.head): the exact decoder-path gradient with hidden states held fixed.
 //
-// The bytes of the vocabulary lie in the lanes. Every sum has one stated order, whatever the width of a vector: a logit
-// over the embedding in order; the normaliser of a softmax in 16 sums over every 16th byte, added as a tree; a sequence's
-// gradient over its bytes in order. Sequences are added in float64, one after the other.
+// The bytes of the vocabulary lie in the lanes. Every sum has one fixed order for any vector width: a logit, over the
+// embedding in order; a softmax normaliser, in 16 sums over every 16th byte, added as a tree; a sequence's gradient,
+// over its bytes in order. Sequences are added sequentially in float64.
 //
 // Shapes: B sequences, T time steps, H embedding width, V = 256 bytes.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace soma {
 
-// A head as columns, in units of log2(e): [H][V].
+// A head stored by columns, times log2(e): [H][V].
 class Decoder {
   public:
     Decoder(const float* E, int width) : width(width), columns(size_t(width) * VOCABULARY) {
@@ -30,7 +30,7 @@ class SequenceGradient {
 
     static size_t floats(int width) { return padded(width, TALL) * VOCABULARY; }
 
-    // hidden [T, H], targets [T], out zeroed.
+    // Takes hidden [T, H], targets [T] and a zeroed out.
     void add(const Decoder& decoder, const float* hidden, const uint8_t* targets, int time, float* out) {
         const int64_t stride = padded(width_, TALL);
         for (int first = 0; first < time; first += STEPS) {
@@ -47,9 +47,9 @@ class SequenceGradient {
     }
 
   private:
-    static constexpr int STEPS = 32;    // of which the residuals stay in cache
+    static constexpr int STEPS = 32;    // whose residuals stay in cache
     static constexpr int TALL = ROWS;   // rows of the gradient in registers
-    static constexpr int PARTS = 16;    // sums of a normaliser
+    static constexpr int PARTS = 16;    // partial sums of a normaliser
 
     template <int N>
     void logits(const Decoder& decoder, int t) {
@@ -69,7 +69,7 @@ class SequenceGradient {
         }
     }
 
-    // Logits in powers of two to softmax minus one-hot, in place.
+    // Turns logits in powers of two into softmax minus one-hot, in place.
     static void residual(float* y, uint8_t target) {
         constexpr int N = 4;
         alignas(64) float lane[VL], part[PARTS] = {};
@@ -117,7 +117,7 @@ class SequenceGradient {
     }
 
     int width_;
-    Buffer hidden_, residual_;  // of some steps, rows padded
+    Buffer hidden_, residual_;  // of up to STEPS steps, rows padded
 };
 
 }  // namespace soma

@@ -1,8 +1,8 @@
-// The LSTM expert of soma.models.lstm, one perturbed copy at a time, whole network per time step.
+// The LSTM expert of soma.models.lstm, one perturbed copy at a time, the whole network per time step.
 //
-// A tile is LANES = NV * VL sequences; its activations are [feature][lane]. Matrices are packed once per copy into panels
-// of ROWS rows, [row / ROWS][column][ROWS], with the gain of the LayerNorm before them folded in. Padded rows are zero and
-// keep padded features zero.
+// A tile is LANES = NV * VL sequences; its activations are [feature][lane]. Matrices are packed once per copy into
+// panels of ROWS rows, [row / ROWS][column][ROWS], with the gain of the preceding LayerNorm folded in. Padded rows are
+// zero and keep padded features zero.
 //
 // Shapes: B sequences, T time steps, D width, H embedding width, L depth, V = 256 bytes, M parameters.
 #pragma once
@@ -21,7 +21,7 @@ namespace soma {
 
 constexpr int VOCABULARY = 256, GATES = 4, UNITS = ROWS / GATES;
 constexpr float LAYER_NORM_EPS = 1e-5f;
-constexpr float LOGIT_LIMIT = 80.0f;  // nats; 256 exponentials of it do not overflow
+constexpr float LOGIT_LIMIT = 80.0f;  // nats; a sum of 256 exponentials of it does not overflow
 
 constexpr int64_t padded(int64_t n, int64_t to = ROWS) { return (n + to - 1) / to * to; }
 
@@ -53,14 +53,14 @@ class Buffer {
 
 // ------------------------------------------------------------------------------------------- primitives of a tile
 
-// A panel's products with a tile. A narrow tile (NV = 1) runs two panels at once, so that there are always enough
-// independent sums to hide the latency of a multiply-add.
+// Products of a panel with a tile. A narrow tile (NV = 1) runs two panels at once, so that there are enough independent
+// sums to hide the latency of a multiply-add.
 template <int NV>
 using Panel = Vec[ROWS][NV];
 template <int NV>
 constexpr int PANELS = NV == 1 ? 2 : 1;
 
-// a[p] += W x for P panels that follow each other: w [P][K][ROWS], x [K][lane].
+// Computes a[p] += W x for P consecutive panels: w [P][K][ROWS], x [K][lane].
 template <int P, int NV>
 INLINE void accumulate(const float* __restrict w, int64_t K, const float* __restrict x, Panel<NV> (&a)[P]) {
     const int64_t next = K * ROWS;
@@ -77,7 +77,7 @@ INLINE void accumulate(const float* __restrict w, int64_t K, const float* __rest
     }
 }
 
-// use(P, first row) over all rows, P panels of ROWS rows at a time and single ones at the end.
+// Calls use(P, first row) for all rows, P panels of ROWS rows at a time and single panels at the end.
 template <int NV, class Use>
 INLINE void each_panel(int rows, Use use) {
     constexpr int P = PANELS<NV>;
@@ -87,7 +87,7 @@ INLINE void each_panel(int rows, Use use) {
         for (; row < rows; row += ROWS) use(std::integral_constant<int, 1>(), row);
 }
 
-// use(offset in memory, four vectors) over the accumulators of P panels.
+// Calls use(offset in memory, four vectors) for the accumulators of P panels.
 template <int P, int NV, class Use>
 INLINE void each_four(const Panel<NV> (&a)[P], Use use) {
 #pragma GCC unroll 16
@@ -99,7 +99,7 @@ INLINE void each_four(const Panel<NV> (&a)[P], Use use) {
     }
 }
 
-// use(offset in memory, four vectors) over W x, W (rows x K) in panels.
+// Calls use(offset in memory, four vectors) for W x, with W (rows x K) in panels.
 template <int NV, class Use>
 INLINE void matmul(const float* w, int rows, int64_t K, const float* x, Use use) {
     each_panel<NV>(rows, [&](auto panels, int row) INLINED {
@@ -113,13 +113,13 @@ INLINE void store_four(float* p, const Vec (&a)[4]) {
     for (int i = 0; i < 4; ++i) store(p + i * VL, a[i]);
 }
 
-// y = W x.
+// Computes y = W x.
 template <int NV>
 INLINE void multiply(const float* w, int rows, int64_t K, const float* x, float* y) {
     matmul<NV>(w, rows, K, x, [&](int at, Vec(&part)[4]) INLINED { store_four(y + at, part); });
 }
 
-// y[k][lane] = column k of the row of `table` that each lane's byte names; n columns, a multiple of 4.
+// Sets y[k][lane] to column k of the row of `table` at the lane's byte; n columns, a multiple of 4.
 template <int NV>
 INLINE void gather(const float* table, int64_t stride, int n, const uint8_t* bytes, float* y) {
     constexpr int LANES = NV * VL;
@@ -135,7 +135,7 @@ INLINE void gather(const float* table, int64_t stride, int n, const uint8_t* byt
         }
 }
 
-// The inverse: row i of a table of n columns from lane i.
+// The inverse: writes row i of a table of n columns from lane i.
 template <int NV>
 INLINE void scatter(const float* y, int n, float* table) {
     constexpr int LANES = NV * VL;
@@ -148,8 +148,8 @@ INLINE void scatter(const float* y, int n, float* table) {
         }
 }
 
-// total = f(f(0, x of feature 0), x of feature 1), ... over n features in every lane, in two interleaved parts that are
-// added at the end: one addition waits for another.
+// Accumulates total = f(f(0, feature 0), feature 1), ... over n features of x in every lane, in two interleaved parts
+// that are added at the end, since each addition waits for the previous one.
 template <int NV, class F>
 INLINE void sum_features(const float* x, int n, F f, Vec (&total)[NV]) {
     Vec odd[NV] = {};
@@ -167,7 +167,7 @@ INLINE void sum_features(const float* x, int n, F f, Vec (&total)[NV]) {
     }
 }
 
-// LayerNorm over n features; without a gain where the next matrix carries it.
+// Applies LayerNorm over n features; without a gain if the next matrix includes it.
 template <int NV>
 INLINE void layer_norm(const float* __restrict x, int n, const float* gain, float* __restrict y) {
     Vec mean[NV], scale[NV];
@@ -207,7 +207,7 @@ class Weights {
         }
     }
 
-    // theta: flat body [M] in the order of LSTMSpec.layout; E: head [V, H].
+    // Packs theta, a flat body [M] in the order of LSTMSpec.layout, and E, a head [V, H].
     void pack(const float* theta, const float* E) {
         const int64_t d = s_.width, h = s_.embedding;
         const auto take = [&theta](int64_t n) { return std::exchange(theta, theta + n); };
@@ -235,10 +235,10 @@ class Weights {
 
     Buffer project_in, project_out, decoder;
     Buffer head;         // rows of E, padded, [V][embedding_rows]
-    Buffer inputs;       // x of every byte where it is not a row of E, [V][width_rows]
-    Buffer first_gates;  // input part of block 0's gates of every byte, [V][GATES width_rows]
+    Buffer inputs;       // x of every byte if it is not a row of E, [V][width_rows]
+    Buffer first_gates;  // input part of block 0's gates for every byte, [V][GATES width_rows]
     Buffer gain;         // of the last LayerNorm
-    float safe_square;   // of |o|: below it no logit exceeds LOGIT_LIMIT
+    float safe_square;   // limit of |o|^2, below which no logit exceeds LOGIT_LIMIT
 
   private:
     template <class Row>
@@ -257,8 +257,8 @@ class Weights {
         panels_of(padded(rows), K, gain, source, out);
     }
 
-    // A panel holds the four gates of UNITS units, gate by gate; -log2(e) makes exp(-x) a power of two, and the candidate's
-    // tanh(x) is 2 sigmoid(2 x) - 1.
+    // A panel holds the four gates of UNITS units, gate by gate. The factor -log2(e) turns exp(-x) into a power of two,
+    // and the candidate's tanh(x) is 2 sigmoid(2 x) - 1.
     void gates(const float* W, const float* gain, float* out) const {
         const int64_t d = s_.width;
         const auto source = [=](int64_t r, float& scale) -> const float* {
@@ -279,7 +279,7 @@ class Weights {
         return largest;
     }
 
-    // What depends on the byte alone is computed once per copy, with the bytes as lanes.
+    // Computes everything that depends on the byte alone, once per copy, with the bytes as lanes.
     void tabulate() {
         constexpr int NV = 2, LANES = NV * VL;
         const int dp = s_.width_rows(), hp = s_.embedding_rows();
@@ -301,12 +301,12 @@ class Weights {
 
     Sizes s_;
     std::vector<Block> blocks_;
-    Buffer x_, norm_, wide_;  // scratch of tabulate
+    Buffer x_, norm_, wide_;  // scratch for tabulate
 };
 
 // ------------------------------------------------------------------------------------------- one time step
 
-// LSTM cells from their pre-activations, times -log2(e) (the candidate's, times -2 log2(e)): with e = 2^that,
+// Computes LSTM cells from their pre-activations times -log2(e) (the candidate's times -2 log2(e)): with e = 2^these,
 // c' = c / (1 + e_f) + (1 - e_g) / ((1 + e_i) (1 + e_g)) over a common denominator and h = tanh(c') / (1 + e_o).
 // Arguments are clamped at +-40, where a float32 sigmoid is 0 or 1 to 1e-12 and no product overflows.
 template <int N>
@@ -334,7 +334,7 @@ INLINE void cells(Vec (&in)[N], Vec (&forget)[N], Vec (&candidate)[N], Vec (&out
     EACH_VECTOR h[i] = (1.0f - h[i]) * output[i];
 }
 
-// The activations and states of up to LANES sequences, and what a time step does to them.
+// Activations and states of up to LANES sequences, with the operations of a time step.
 template <int NV>
 class Tile {
   public:
@@ -349,7 +349,7 @@ class Tile {
         }
     }
 
-    // A new window: the zero state for `count` sequences, rows of `stride` bytes.
+    // Starts a window with the zero state for `count` sequences, in rows of `stride` bytes.
     void start(const uint8_t* tokens, int64_t stride, int count) {
         tokens_ = tokens, stride_ = stride, count_ = count;
         for (int l = 0; l < s_.depth; ++l) {
@@ -358,7 +358,7 @@ class Tile {
         }
     }
 
-    // Everything up to the decoder's input, for the bytes at time t.
+    // Computes everything up to the decoder's input, for the bytes at time t.
     void body(int64_t t) {
         uint8_t bytes[LANES];
         bytes_at(t, bytes);
@@ -373,9 +373,9 @@ class Tile {
         if (s_.projected()) multiply<NV>(w_.project_out, s_.embedding_rows(), s_.width, norm_, out_);
     }
 
-    // Loss of the byte at t + 1 in every lane, after body(t): logsumexp(logits) - target logit. No logit exceeds
-    // |out| max |E_v|; where that bound is safe the exponentials need no shift. Elsewhere, lane by lane, a first pass
-    // finds the largest logit.
+    // Computes the loss of the byte at t + 1 in every lane, after body(t): logsumexp(logits) - target logit. No logit
+    // exceeds |out| max |E_v|; if that bound is safe, the exponentials need no shift. Otherwise a first pass finds the
+    // largest logit of each lane.
     void decode(int64_t t, double (&loss)[LANES]) {
         uint8_t bytes[LANES];
         bytes_at(t + 1, bytes);
@@ -403,7 +403,7 @@ class Tile {
         }
     }
 
-    // The decoder's input of one lane, [H].
+    // Copies the decoder's input of one lane, [H].
     void hidden(int lane, float* row) const {
         for (int k = 0; k < s_.embedding; ++k) row[k] = out_[k * LANES + lane];
     }
@@ -411,7 +411,7 @@ class Tile {
   private:
     int rows(int matrices) const { return matrices * s_.width_rows() * LANES; }
 
-    // Lanes without a sequence run on byte 0 and are never read.
+    // Lanes without a sequence process byte 0 and are never read.
     void bytes_at(int64_t t, uint8_t (&bytes)[LANES]) const {
         for (int i = 0; i < LANES; ++i) bytes[i] = i < count_ ? tokens_[i * stride_ + t] : 0;
     }
@@ -432,7 +432,7 @@ class Tile {
         std::swap(h_[l], spare_);
     }
 
-    // The units of P panels, all at once: updates the cell state and the residual, writes the new h to spare_.
+    // Processes the units of P panels at once: updates the cell state and the residual, and writes the new h to spare_.
     template <int P>
     ALWAYS_INLINE void units(const Panel<NV> (&a)[P], int at, float* state) {
         constexpr int N = P * UNITS * NV;  // vectors, in the order of memory
@@ -465,7 +465,7 @@ class Tile {
             for (int v = 0; v < NV; ++v, a += VL, b += VL) sum[v] = fma(load(a), load(b), sum[v]);
     }
 
-    // use(.., four vectors of logits in powers of two) over all bytes.
+    // Calls use(.., four vectors of logits in powers of two) for all bytes.
     template <class Use>
     ALWAYS_INLINE void logits(Use use) const {
         matmul<NV>(w_.decoder, VOCABULARY, s_.embedding, out_, use);
@@ -490,11 +490,11 @@ class Tile {
 
     Sizes s_;
     const Weights& w_;
-    const uint8_t* tokens_ = nullptr;  // of the first sequence
+    const uint8_t* tokens_ = nullptr;  // tokens of the first sequence
     int64_t stride_ = 0;
     int count_ = 0;
     Buffer x_, norm_, wide_, spare_;  // residual, LayerNorm, gates or MLP, the next h
-    Buffer out_, target_;             // the decoder's input, the row of E that it is to predict
+    Buffer out_, target_;             // the decoder's input, the target's row of E
     std::vector<Buffer> h_, c_;       // states of every block
 };
 

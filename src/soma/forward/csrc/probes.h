@@ -1,7 +1,7 @@
-// Perturbation directions from their counters: the words of soma.probes, bit for bit.
+// Perturbation directions from their counters, with the same words as soma.probes, bit for bit.
 //
-// Coordinate i takes its bits from block i / 64; words 0 and 2 of a block say which of its 64 coordinates are non-zero,
-// words 1 and 3 which are negative, lowest bit first.
+// Coordinate i takes its bits from block i / 64; words 0 and 2 of a block mark which of its 64 coordinates are
+// non-zero, words 1 and 3 which are negative, lowest bit first.
 #pragma once
 
 #include <algorithm>
@@ -42,14 +42,14 @@ struct Direction {
     }
 };
 
-// Bits first, first + 1, ... of a word, one per lane, as 0 or 1.
+// Returns bits first, first + 1, ... of a word, one per lane, as 0 or 1.
 INLINE Int bits(uint32_t word, int first) {
     Int lane;
     for (int i = 0; i < VL; ++i) lane[i] = first + i;
     return ((Int{} + static_cast<int32_t>(word)) >> lane) & 1;
 }
 
-// out = theta + step z, rounded once; out has room for whole blocks.
+// Computes out = theta + step z, rounded once; out has room for whole blocks.
 inline void perturb(const float* theta, int64_t size, const Direction& z, float step, float* out) {
     int32_t magnitude;
     std::memcpy(&magnitude, &step, sizeof step);
@@ -64,12 +64,12 @@ inline void perturb(const float* theta, int64_t size, const Direction& z, float 
     }
 }
 
-// The same for a direction that is given as numbers.
+// Does the same for a direction given as numbers.
 inline void perturb(const float* theta, int64_t size, const float* z, float step, float* out) {
     for (int64_t i = 0; i < size; ++i) out[i] = std::fma(step, z[i], theta[i]);
 }
 
-// total += coefficient z over one block of coordinates.
+// Adds coefficient z to total over one block of coordinates.
 inline void add_block(const Philox& words, double coefficient, double* total) {
     for (int i = 0; i < BLOCK; i += VL) {
         const int half = i / 32 * 2;

@@ -1,8 +1,8 @@
-// Vectors of VL sequences: the batch lies in the lanes, so nothing below ever sums across a vector.
+// Vectors of VL sequences. The batch lies in the lanes, so no function below sums across a vector.
 //
-// Compiler vector types (GCC and Clang) do the work, so one source serves every instruction set. Every processor and
-// compiler computes the same bits: approximations are plain arithmetic in a fixed order (no rcp or rsqrt estimates, whose
-// bits differ between makers), each fused multiply-add is named (`fma`), and the compiler may fuse nothing else
+// They are compiler vector types (GCC and Clang), so one source serves every instruction set. Every processor and
+// compiler computes the same bits: approximations are plain arithmetic in a fixed order (no rcp or rsqrt estimates,
+// whose bits differ between makers), fused multiply-adds are explicit (`fma`), and the compiler may fuse nothing else
 // (-ffp-contract=off, flags.json).
 #pragma once
 
@@ -18,12 +18,12 @@
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 #define INLINE static ALWAYS_INLINE
-#define INLINED __attribute__((always_inline))  // of a lambda
+#define INLINED __attribute__((always_inline))  // for lambdas
 
 namespace soma {
 
-// VL: lanes of a vector. ROWS: matrix rows that a micro-kernel holds in accumulators beside two vectors of lanes; a
-// multiple of 4 (the gates of one LSTM unit) that fits the register file.
+// VL: lanes per vector. ROWS: matrix rows that a micro-kernel accumulates for two vectors of lanes at once; a multiple
+// of 4 (the gates of one LSTM unit) that fits the register file.
 #if defined(__AVX512F__)
 constexpr int VL = 16, ROWS = 8;
 #elif defined(__AVX__)
@@ -46,7 +46,7 @@ INLINE Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
 INLINE void store(float* p, Vec a) { *reinterpret_cast<Vec*>(p) = a; }
 INLINE Vec splat(float a) { return a - Vec{}; }  // a sum would turn -0 into 0
 
-// a * b + c, rounded once.
+// Returns a * b + c, rounded once.
 #if defined(__AVX512F__)
 INLINE Vec fma(Vec a, Vec b, Vec c) { return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
 #elif defined(__FMA__)
@@ -55,8 +55,8 @@ INLINE Vec fma(Vec a, Vec b, Vec c) { return (Vec)_mm256_fmadd_ps((__m256)a, (__
 INLINE Vec fma(Vec a, Vec b, Vec c) { return (Vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
 #else
 #define SOMA_EMULATED_FMA
-// In float64 the product of two floats is exact. If its sum with c is rounded to odd (where something was lost, to the
-// neighbour whose last bit is set), rounding that to float32 gives what rounding the exact sum would give (Boldo and
+// In float64 the product of two floats is exact. If its sum with c is rounded to odd (an inexact sum to the neighbour
+// whose last bit is set), rounding that to float32 gives the same result as rounding the exact sum (Boldo and
 // Melquiond, IEEE Transactions on Computers 57(4), 2008).
 INLINE Vec fma(Vec a, Vec b, Vec c) {
     const Wide product = __builtin_convertvector(a, Wide) * __builtin_convertvector(b, Wide);
@@ -71,8 +71,8 @@ INLINE Vec fma(Vec a, Vec b, Vec c) {
 INLINE Vec fma(Vec a, Vec b, float c) { return fma(a, b, splat(c)); }
 INLINE Vec fma(Vec a, float b, float c) { return fma(a, splat(b), splat(c)); }
 
-// min(a, b) and max(a, b) that keep a NaN in a. Compilers make a comparison and a blend of the plain expression, so the
-// one instruction that x86 has for it is named.
+// Return min(a, b) and max(a, b), and keep a NaN in a. Compilers turn the plain expression into a comparison and a
+// blend, so the single x86 instruction is named explicitly.
 #if defined(__AVX512F__)
 INLINE Vec min(Vec a, Vec b) { return (Vec)_mm512_min_ps((__m512)b, (__m512)a); }
 INLINE Vec max(Vec a, Vec b) { return (Vec)_mm512_max_ps((__m512)b, (__m512)a); }
@@ -88,11 +88,11 @@ INLINE Vec max(Vec a, Vec b) { return b > a ? b : a; }
 #endif
 INLINE Vec clamp(Vec a, float low, float high) { return min(max(a, splat(low)), splat(high)); }
 
-// The functions below work on N vectors at a time and take every step for all of them before the next: their chains of
-// dependent operations are long, and a processor looks ahead over only so many instructions.
+// The functions below process N vectors at a time and finish each step for all of them before the next: their chains of
+// dependent operations are long, and a processor looks ahead over a limited number of instructions.
 #define EACH_VECTOR _Pragma("GCC unroll 16") for (int i = 0; i < N; ++i)
 
-// y = 2^y for |y| < 126; relative error 2e-7 (minimax polynomial of degree 5 on [-1/2, 1/2]).
+// Computes y = 2^y for |y| < 126; relative error 2e-7 (minimax polynomial of degree 5 on [-1/2, 1/2]).
 template <int N>
 INLINE void exp2(Vec (&y)[N]) {
     Vec shifted[N], p[N];
@@ -106,8 +106,8 @@ INLINE void exp2(Vec (&y)[N]) {
     EACH_VECTOR y[i] = (Vec)((Int)p[i] + ((Int)shifted[i] << 23));
 }
 
-// a = 1 / a for normal positive a; relative error 1e-7. The bits of a float are nearly its logarithm, so subtracting them
-// gives the reciprocal to 5 %; one third-order and one Newton step do the rest.
+// Computes a = 1 / a for normal positive a; relative error 1e-7. The bits of a float are nearly its logarithm, so
+// subtracting them gives the reciprocal to 5 %; one third-order and one Newton step refine it.
 template <int N>
 INLINE void reciprocal(Vec (&a)[N]) {
     Vec y[N], e[N];
@@ -119,8 +119,8 @@ INLINE void reciprocal(Vec (&a)[N]) {
     EACH_VECTOR a[i] = fma(y[i], e[i], y[i]);
 }
 
-// x = GELU(x) = x (1/2 + x P(x^2) / Q(x^2)), as exact as erf in float32: 2.4e-7 max(1, |x|). P and Q are a minimax fit
-// for |x| <= 5.2, beyond which the normal distribution function is 0 or 1 to float32.
+// Computes x = GELU(x) = x (1/2 + x P(x^2) / Q(x^2)), as exact as erf in float32: 2.4e-7 max(1, |x|). P and Q are a
+// minimax fit for |x| <= 5.2, beyond which the normal distribution function is 0 or 1 to float32.
 template <int N>
 INLINE void gelu(Vec (&x)[N]) {
     Vec c[N], t[N], p[N], q[N];
@@ -140,8 +140,8 @@ INLINE void gelu(Vec (&x)[N]) {
     EACH_VECTOR x[i] = x[i] * fma(p[i], q[i], 0.5f);
 }
 
-// Natural logarithm of normal positive a, in double: 2 atanh((m - 1) / (m + 1)) for the mantissa m in [1/sqrt2, sqrt2).
-// NaN of NaN and infinity, through a - a.
+// Returns the natural logarithm of normal positive a, in double: 2 atanh((m - 1) / (m + 1)) for the mantissa m in
+// [1/sqrt2, sqrt2). NaN and infinity give NaN, through a - a.
 INLINE Wide logarithm(Vec a) {
     const Int bits = (Int)a - 0x3f3504f3;
     const Int exponent = bits >> 23;
@@ -156,7 +156,8 @@ INLINE Wide logarithm(Vec a) {
            __builtin_convertvector(tail, Wide);
 }
 
-// 1 / sqrt(a) for normal positive a; relative error 1e-7. Halving the bits halves the logarithm; three Newton steps.
+// Returns 1 / sqrt(a) for normal positive a; relative error 1e-7. Halving the bits halves the logarithm; three Newton
+// steps refine it.
 INLINE Vec reciprocal_root(Vec a) {
     Vec y = (Vec)(0x5f3759df - ((Int)a >> 1));
     for (int step = 0; step < 3; ++step) y = y * fma(a * -0.5f, y * y, 1.5f);
