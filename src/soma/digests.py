@@ -203,7 +203,7 @@ class Package:
         return self._modules[name]
 
     def locate(self, full: str) -> tuple[str, _Module, str | None] | None:
-        """Return the module that contains a full name, and the name within it, or None for the module itself."""
+        """Return the module that contains a full name, and the name within it (None for the module itself)."""
         words = full.split(".")
         for n in range(len(words), 0, -1):
             name = ".".join(words[:n])

@@ -55,7 +55,7 @@ def _sign(i, always, direction, update, expert, key_low, key_high):
 
 @triton.jit(do_not_specialize=["update", "expert", "key_low", "key_high"])
 def packed_words(out, always, directions, update, expert, key_low, key_high, blocks, BLOCK: tl.constexpr):
-    """Write the words of soma.probes to out [J, blocks, 4]; set bits of always [blocks, 2] are never zeroed."""
+    """Write the words of soma.probes to out [J, blocks, 4]; bits in always [blocks, 2] mark what no probe zeroes."""
     k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     j = tl.program_id(1).to(tl.int64)
     inside = k < blocks
@@ -278,7 +278,7 @@ def cross_entropy(
         tl.store(losses + copy * R + row, tl.log(total) - (chosen - top), mask=inside)
 
 
-# Any width: what stands between the matrix products of a wide expert. Grid: (programs per copy, P).
+# Any width: the operations between the matrix products of a wide expert. Grid: (programs per copy, P).
 
 
 @triton.jit

@@ -66,7 +66,7 @@ class Tuning:
     copy_floats: int = 3 << 29
     """Floats in the perturbed bodies held at once (6 GB); more directions are processed in turn."""
     longest: int = 256
-    """Most steps in one chunk of time, and in a wide expert's CUDA graph."""
+    """Maximum steps in one chunk of time, and in a wide expert's CUDA graph."""
     coordinates: int = 1024
     """Coordinates per program of the kernels that perturb and combine."""
 

@@ -54,7 +54,7 @@ def operations_per_token(spec: GRUSpec) -> int:
 def rank_one_operations_per_token(spec: GRUSpec) -> int:
     """Count the operations per byte that the perturbations add to a member's forward: a (b.x) for every product, a_t b.
 
-    These are 4 (out + in) for every matrix that multiplies and 2 d for the embedding's row; vectors are perturbed once
+    This is 4 (out + in) for every matrix that multiplies and 2 d for the embedding's row; vectors are perturbed once
     per chunk.
     """
     products = [s.shape for s in spec.layout if len(s.shape) == 2 and s.name != "embedding"]

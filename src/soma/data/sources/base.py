@@ -30,7 +30,7 @@ class Part:
     """A piece of a source that is read as a whole: the unit in which a download resumes.
 
     Attributes:
-        name: of what is read.
+        name: what is read.
         stamp: a value that changes when the text may have changed.
         read: starts a new pass over the documents, in constant memory; empty documents are included.
     """

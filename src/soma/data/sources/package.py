@@ -23,7 +23,7 @@ from soma.settings.data import PackageSource
 class _Corpus:
     distribution: str
     version: str
-    folder: str  # the names of text files start with this ...
+    folder: str  # the paths of text files start with this ...
     suffix: str  # ... and end with this
     joiner: bytes  # inserted between the files, in sorted order, before hashing
     sha256: str
