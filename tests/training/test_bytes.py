@@ -158,6 +158,7 @@ def test_libraries_written_for_other_processors_give_the_committed_bytes():
 
 @pytest.mark.parametrize("compiler", ["g++", "clang++"])
 def test_every_compiler_gives_the_committed_bytes(compiler, tmp_path):
+    """On the two best instruction sets; threads are those of the installed kernels, above."""
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
     if not INSTALLED:
