@@ -44,10 +44,10 @@ class Scores:
     def at_budget(
         self, run: str, updates: Sequence[int], operations: Sequence[float], budget: float, iterate: str, k: int
     ) -> tuple[float, NDArray[np.float64], bool] | None:
-        """Return a run's loss at a budget of operations (or seconds), its draws [R], and true if it is interpolated.
+        """Return a run's loss at a budget of operations or seconds, its draws [R], and True if it is interpolated.
 
-        Interpolation is linear between the neighbouring milestones, draw by draw. The result is None before the first and
-        after the last milestone: nothing is extrapolated.
+        Interpolation is linear between the neighbouring milestones, draw by draw. The result is None before the first
+        and after the last milestone: nothing is extrapolated.
         """
         if not operations[0] <= budget <= operations[-1] * (1 + 1e-3):
             return None

@@ -117,7 +117,7 @@ def _crossing(own: pd.DataFrame, target: float) -> dict[str, Any]:
 
 
 def budgets(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """Find the best allocation at each budget of operations (Table 10), one row per (budget, allocation reaching it)."""
+    """Find the best allocation at each budget of operations (Table 10), with one row per allocation reaching it."""
     scores = scores_of(plan, rows)
     out: list[dict[str, Any]] = []
     for budget in plan.config.products.sweep.operations:
