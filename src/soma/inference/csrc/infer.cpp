@@ -2,10 +2,10 @@
 //
 // Training puts sequences in the lanes, which needs 16 or 32 sequences for the same weights. A batch of requests sends
 // one or two to each of many experts, so here the lanes hold features, and rows (sequences, and steps of a sequence if
-// the recurrence allows it) share the loaded weights. Matrices are [row / VL][column][VL] with the gain of the preceding
-// LayerNorm folded in; padded rows and features are zero. Every number of a sequence is computed in a fixed order, so
-// neither the other sequences of the call, nor the number of threads, nor cutting a text into several calls changes a
-// bit.
+// the recurrence allows it) share the loaded weights. Matrices are [row / VL][column][VL] with the preceding
+// LayerNorm's gain folded in; padded rows and features are zero. Every number of a sequence is computed in a fixed
+// order, so neither the other sequences of the call, nor the number of threads, nor cutting a text into several calls
+// changes a bit.
 //
 // Shapes: N experts, P pairs of an expert and a sequence, T bytes read, D width, H embedding width, L depth, V = 256.
 #include <atomic>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int MOST = 64;       // rows per tile, which share one pass over the weights
 constexpr int SEQUENCES = 16;  // at most per tile, so that a chunk has at least four steps
-// Accumulators: vectors of rows for one or two sequences (FEW_ROWS) and for more; AVX2 has half as many registers.
+// Accumulators: vectors of rows for one or two sequences and for more; without AVX-512, half as many registers.
 #if defined(__AVX512F__)
 constexpr int FEW_ROWS = 8, ROWS_AT_ONCE = 4, THIN_SEQUENCES = 2;
 #else
@@ -153,7 +153,7 @@ INLINE void normalise(const float* x, int n, const float* inside, const float* g
     for (int k = 0; k < end; k += VL) store(y + k, gain ? load(y + k) * scale * load(gain + k) : load(y + k) * scale);
 }
 
-// Pack W [rows, K] into vectors of rows, scaled by the gains of columns and factors of rows; source(r) is a row or null.
+// Pack W [rows, K] into vectors of rows, scaled by column gains and row factors; source(r) is a row or null.
 template <class Source>
 void pack(int64_t rows, int64_t K, const float* gain, Source source, float* out) {
     for (int64_t first = 0; first < rows; first += VL)
@@ -222,8 +222,8 @@ class Expert {
     Buffer project_out, gain;   // only one is used: project_out has the last LayerNorm's gain folded in
 
   private:
-    // Pack four vectors of rows, one per gate, for every vector of units. The factor -log2(e) turns exp(-x) into a power
-    // of two, and the candidate uses tanh(x) = 2 sigmoid(2 x) - 1.
+    // Pack four vectors of rows, one per gate, for every vector of units. The factor -log2(e) turns exp(-x) into a
+    // power of two, and the candidate uses tanh(x) = 2 sigmoid(2 x) - 1.
     static Buffer gates(const Padded& s, const float* W, const float* gain) {
         const int64_t d = s.width;
         Buffer out(int64_t{s.gates()} * d);
@@ -283,8 +283,8 @@ struct Request {
     float* probabilities;                  // next-byte probabilities after the last position, [P, V], or null
 };
 
-// The sequences of one expert, in chunks of steps: a row is a sequence at a step, ordered by step. Only the recurrence is
-// sequential; everything else processes all rows of a chunk at once, so that few sequences also use the weights well.
+// The sequences of one expert, in chunks of steps: a row is a sequence at a step, ordered by step. Only the recurrence
+// is sequential; all else processes all rows of a chunk at once, so that few sequences also use the weights well.
 class Tile {
   public:
     explicit Tile(const Ensemble& m)
@@ -427,7 +427,7 @@ class Tile {
         return largest(most);
     }
 
-    // Write logsumexp(logits) - target logit for the chunk's steps from `from` on to out [n][time], `next` doubles apart.
+    // Write logsumexp(logits) - target logit of the chunk's steps from `from` on to out [n][time], rows `next` apart.
     void losses(int from, double* out, int64_t next) {
         alignas(64) float sums[MOST + VL], rest[MOST];
         for (int row = from * n_; row < rows_; ++row) {
@@ -525,8 +525,8 @@ bool run(const Ensemble& m, const Request& r) {
 
 EXPORT int soma_infer_request_bytes() { return sizeof(soma::Request); }
 
-// Pack theta [N, M] and head [N, V, H], with experts `*_stride` floats apart; a head_stride of 0 means one head for all.
-// Returns null if out of memory.
+// Pack theta [N, M] and head [N, V, H], with rows `*_stride` floats apart; a head_stride of 0 means one shared head.
+// Return null if out of memory.
 EXPORT void* soma_infer_open(int width, int depth, int embedding, int experts, const float* theta, int64_t theta_stride,
                              const float* head, int64_t head_stride) {
     try {
