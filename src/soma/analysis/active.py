@@ -1,4 +1,4 @@
-"""How many experts to average (Figure 16, claim C10), on ensemble validation."""
+"""Number of experts to average (Figure 16, claim C10), on ensemble validation."""
 
 from __future__ import annotations
 

@@ -42,8 +42,6 @@ def separable_variance(
 ) -> pd.DataFrame:
     """Measure the relative variance of both estimates of the gradient of sum_e L_e, from the same dense probes.
 
-    Batches are fixed.
-
     Args:
         theta: bodies [N, M]; head: [N, V, H], or [1, V, H] shared by all.
         tokens: the fixed batch of each expert [N, B, T + 1].

@@ -1,4 +1,4 @@
-"""The error of real estimates against a backpropagation reference on a separate large batch (Figure 5, Table 8, C7).
+"""Error of real estimates against a backpropagation reference on a separate large batch (Figure 5, Table 8, C7).
 
 Shapes: N experts, B sequences, T predicted bytes, M body parameters, V bytes, H embedding width.
 """

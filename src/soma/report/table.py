@@ -54,7 +54,7 @@ def interpolated(cell: Cell, between: bool = True) -> Cell:
 
 
 def significant(value: float | int) -> str:
-    """Format integers with thousands separators, others with three significant digits and any power of ten."""
+    """Format integers with thousands separators, others to three significant digits, with an exponent far from 1."""
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e7):
         return f"{int(value):,}"
     if abs(value) >= 1e5 or abs(value) < 1e-3:

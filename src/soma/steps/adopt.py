@@ -35,7 +35,7 @@ from soma.steps.rerun import Copy
 from soma.steps.train import versions
 
 _CODE = re.compile(r"'([a-z-]+(?:/[\w+-]+)*):([0-9a-f]{64})'")
-"""How Snakemake records the code of a step (`soma.digests.code`)."""
+"""Format in which Snakemake records the code of a step (`soma.digests.code`)."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The step that writes the numbers of `dvc metrics`."""
+"""The metrics step: the numbers shown by `dvc metrics`."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def route(file: str, terms: int, model: Path, k: int | None, device: str, thread
         print(f"routed on {chosen.read} byte{'s' if chosen.read > 1 else ''} (the model reads up to {ensemble.prefix})")
         print("expert  similarity  distance  words")
         for expert, cosine in zip(chosen.experts, chosen.similarities, strict=True):
-            distance = max(0.0, 2 - 2 * cosine) ** 0.5  # of unit vectors
+            distance = max(0.0, 2 - 2 * cosine) ** 0.5  # between unit vectors
             words = " ".join(ensemble.router.terms(expert, terms))
             print(f"{expert:6}  {cosine:10.4f}  {distance:8.4f}  {words}")
 

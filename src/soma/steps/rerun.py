@@ -22,7 +22,7 @@ from soma.steps.replay.comparison import Agreement, Allowed, Comparison, Differe
 from soma.workflow import Settings
 
 ALLOWED = Allowed("sums of numpy and torch, which depend on the processor", digits=6)
-"""Why numbers in rows may differ in their bytes."""
+"""Allowed difference between numbers in rows, whose bytes depend on the processor."""
 TIMED = ("reference", "inference")
 """Measurements with times, which differ from run to run."""
 _TIMES = ("seconds", "per_second", "share", "device", "peak")
@@ -35,7 +35,8 @@ class Copy:
     """A copy of the project in a folder, with links to everything except the outputs of commands."""
 
     def __init__(self, folder: Path, results: Path, settings: Mapping[str, Any]) -> None:
-        """
+        """Link the project into `folder` and write the rules' settings there.
+
         Args:
             folder: an empty folder, outside the project.
             results: folder of the campaign, relative to the project's folder.

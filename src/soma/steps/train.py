@@ -111,7 +111,7 @@ def trainer_of(run: RunSpec, part: str, files: Files, engine: Engine, device: to
 
 
 def repeats(run: RunSpec, engine: Engine) -> Literal["bytes", "digits"]:
-    """Return how exactly a run repeats on another processor with fused multiply-add."""
+    """Return what is equal if a run is repeated on another processor with fused multiply-add."""
     return "bytes" if run.settings.method == "spsa" and engine.exact else "digits"
 
 
@@ -258,7 +258,7 @@ def _source(run: RunSpec, expected: str | None, part: Path) -> RunSpec:
 
 
 class _StopRequest:
-    """Set by SIGTERM or SIGINT, to make the loop save and stop after the current update."""
+    """A request, by SIGTERM or SIGINT, to save and stop after the current update."""
 
     def __init__(self) -> None:
         self.asked = False

@@ -64,7 +64,7 @@ INLINE void add_products(const float* __restrict w, int64_t K, const float* __re
         }
 }
 
-// The same for one or two vectors of rows, with four sums over every fourth column, as a single one stalls on itself.
+// The same for one or two vectors of rows: four sums, each over every fourth column, hide the latency of one.
 template <int P, int B>
 INLINE void add_thin(const float* __restrict w, int64_t K, const float* __restrict x, int64_t stride, Vec (&a)[P][B]) {
     Vec part[4][P][B] = {};

@@ -31,7 +31,7 @@ class Comparison:
     digits: int | None = None
     """Number of decimal digits that agree, if the bytes differ."""
     reason: str = ""
-    """Why digits suffice, or what prevented the comparison."""
+    """Reason why digits suffice, or why nothing could be compared."""
     field: str | None = None
     """The first field that differs, located and quantified by the fields below."""
     expert: int | None = None
