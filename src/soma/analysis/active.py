@@ -1,4 +1,4 @@
-"""How many experts to average (Figure 16, claim C10), on ensemble validation."""
+"""Number of experts to average (Figure 16, claim C10), on ensemble validation."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from soma.plan import Plan
 
 
 def losses(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """Loss of every arm for every number k of active experts, mean over seeds.
+    """Compute the loss of every arm for every number k of active experts, averaged over seeds.
 
     Args:
-        rows: rows of `part` `active` of the measurement: nats of every document under the nearest k experts.
+        rows: the measurement's rows with `part` `active`: nats of every document under the nearest k experts.
     """
     scores = _scores(plan, rows)
     out: list[dict[str, Any]] = []
@@ -29,7 +29,7 @@ def losses(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def differences(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """For every arm: k = 4 (or N) minus k = 1; and k = 4 minus the loss half-way from k = 1 to the best k.
+    """Compute for every arm k = 4 (or N) minus k = 1, and k = 4 minus the loss half-way from k = 1 to the best k.
 
     The best k is chosen on the same data, which can only make it look better than it is.
     """

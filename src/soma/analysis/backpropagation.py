@@ -14,16 +14,16 @@ from soma.rng import Stream
 
 
 def summarise(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """Losses of both methods and their difference, one row per (N, budget).
+    """Compute the losses of both methods and their difference, one row per (N, budget).
 
     Args:
         rows: per-document losses of the arms on the validation set (`evaluate.COLUMNS`).
 
     Returns:
-        `zeroth_order` and `bptt` are means over seeds, each with its interval over documents, missing where an arm
-        has no milestones around the budget;
-        `difference` is BPTT minus zeroth-order over the seeds that both have, with its interval over documents and,
-        with two seeds or more, over seeds.
+        `zeroth_order` and `bptt`: means over seeds, each with its interval over documents, missing if an arm has no
+            milestones around the budget.
+        `difference`: BPTT minus zeroth-order over the seeds that both have, with its interval over documents and, with
+            two seeds or more, over seeds.
     """
     stream = Stream.named(plan.config.seed, "bootstrap", "validation", "")
     scores = Scores(rows, plan.config.bootstrap_draws, stream)

@@ -1,7 +1,7 @@
 """Paired bootstrap over documents: 95 % intervals of mean losses and of their differences.
 
-Arms are scored on the same documents, so every draw resamples documents once and gives all arms the same sample; the
-interval of a difference is then free of what documents share. A loss is a ratio, summed nats over summed bytes.
+Arms are scored on the same documents, so every draw resamples documents once and gives all arms the same sample; this
+removes shared variation from the interval of a difference. A loss is a ratio, summed nats over summed bytes.
 
 Shapes: R draws, n documents, C columns (runs, milestones, ...).
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from soma.rng import Stream
 
-_CHUNK = 500  # draws whose counts are alive at once
+_CHUNK = 500  # draws whose counts are held in memory at once
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class DocumentBootstrap:
     """Seeded resamples of one set of documents."""
 
     def __init__(self, weights: NDArray[np.float64], draws: int, stream: Stream) -> None:
-        """weights: scored bytes of each document, [n]."""
+        """Prepare resampling of documents with `weights` scored bytes each, [n]."""
         self.weights, self.draws, self.stream = weights, draws, stream
 
     def ratios(self, nats: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Mean nats per byte in every draw, for summed document losses [n, C] of C columns; [R, C].
+        """Compute mean nats per byte in every draw, [R, C], from summed document losses [n, C].
 
         All columns see the same documents in a draw, so the draws of a difference are the difference of two columns.
         """
@@ -54,16 +54,16 @@ class DocumentBootstrap:
 
 
 def percentile_interval(mean: float, draws: NDArray[np.float64]) -> Interval:
-    """The 95 % percentile interval of bootstrap draws around a mean."""
+    """Return the 95 % percentile interval of bootstrap draws around a mean."""
     low, high = np.quantile(draws, [0.025, 0.975])
     return Interval(mean, float(low), float(high))
 
 
 def seed_interval(values: NDArray[np.float64]) -> Interval | None:
-    """Student-t 95 % interval of a mean over seeds; None with fewer than two seeds."""
+    """Return the Student-t 95 % interval of a mean over seeds; None with fewer than two seeds."""
     if len(values) < 2:
         return None
-    from scipy.special import stdtrit  # takes as long to import as everything else here
+    from scipy.special import stdtrit  # imported here because it takes as long as all other imports of this module
 
     mean = float(values.mean())
     half = float(stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / np.sqrt(len(values)))
@@ -71,7 +71,7 @@ def seed_interval(values: NDArray[np.float64]) -> Interval | None:
 
 
 def interval_columns(value: str, interval: Interval, over_seeds: Interval | None) -> dict[str, Any]:
-    """A measured value as columns: its name, `low` and `high` over documents, `seed_low` and `seed_high` over seeds."""
+    """Return the columns of a value: its name, `low`, `high` over documents, `seed_low`, `seed_high` over seeds."""
     nan = float("nan")
     return {
         value: interval.mean,

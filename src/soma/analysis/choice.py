@@ -1,4 +1,4 @@
-"""Which of several settings is best: shared by the tables of the searches and the step that says what is tested."""
+"""Selection of the best of several settings, shared by the search tables and the step that chooses what to test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from soma.runs import RunSpec
 
 
 def final_loss(rows: pd.DataFrame, run: RunSpec, active: int) -> float:
-    """Nats per byte of the last iterate at the end of a run's budget, `active` experts averaged.
+    """Return nats per byte of the last iterate at the end of a run's budget, with `active` experts averaged.
 
     Args:
         rows: per-document losses (`rows.COLUMNS`).
@@ -21,20 +21,20 @@ def final_loss(rows: pd.DataFrame, run: RunSpec, active: int) -> float:
     own = rows[
         (rows["run"] == run.id) & (rows["update"] == run.updates) & (rows["iterate"] == "last") & (rows["k"] == active)
     ]
-    # A sum that skipped what is not a number would make a failure the best of all.
+    # A sum that skips NaN would give a failed run the lowest loss of all.
     return float(own["nats"].sum(skipna=False) / own["bytes"].sum()) if len(own) else float("nan")
 
 
 def mean_loss(losses: Sequence[float] | NDArray[np.float64]) -> float:
-    """The loss of a setting over its seeds; not a number if one of its runs failed."""
+    """Average the loss of a setting over its seeds; NaN if one of its runs failed."""
     return float(np.mean(losses)) if np.isfinite(losses).all() else float("nan")
 
 
 def lowest(losses: Sequence[float], base: str) -> int:
-    """The setting with the lowest loss; the first of equal ones.
+    """Return the index of the setting with the lowest loss, the first if several are equal.
 
     Raises:
-        SomaError: every setting of the arm `base` failed.
+        SomaError: if every setting of the arm `base` failed.
     """
     if np.isnan(losses).all():
         raise SomaError(f"every setting of `{base}` that was tried failed; lower the rates or steps that are tried.")

@@ -1,5 +1,8 @@
-"""Paired comparisons on test: independent against summed losses (Figure 4, claim C5), splits of a continuation's budget
-(Table 11, claim C14) and the ablations under backpropagation (Figure 9, claim C12)."""
+"""Paired comparisons on test.
+
+They compare independent and summed losses (Figure 4, claim C5), splits of a continuation's budget (Table 11, claim C14)
+and the ablations under backpropagation (Figure 9, claim C12).
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,15 @@ from soma.runs import RunSpec
 
 
 def paired(plan: Plan, rows: pd.DataFrame, histories: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """Independent minus summed losses at every milestone, early and late.
+    """Compute independent minus summed losses at every milestone, early and late.
 
     Args:
         rows: per-document test losses of the four arms.
-        histories: published history of every run; with it goes the check that both arms drew the same data and probes.
+        histories: published history of every run, to check that both arms drew the same data and probes.
 
     Returns:
-        One row per (phase, update), and one of the phase `early minus late`: both losses, `difference` with its
-        intervals, and `paired`: whether the chains of data and probes (training.learner) are equal throughout.
+        One row per (phase, update), and one for the phase `early minus late`, with both losses, `difference` with its
+        intervals, and `paired`, true if the hash chains of data and probes (training.learner) are equal throughout.
     """
     product = plan.config.products.paired
     scores = scores_of(plan, rows)
@@ -40,7 +43,7 @@ def paired(plan: Plan, rows: pd.DataFrame, histories: Mapping[str, pd.DataFrame]
 
 
 def _shrinks(plan: Plan, scores: Scores) -> dict[str, Any]:
-    """The difference at the end of the early runs minus that at the end of the late ones."""
+    """Compute the difference at the end of the early runs minus the one at the end of the late runs."""
     product = plan.config.products.paired
     arms = (*product.early, *product.late)
     seeds = shared_seeds(plan, *arms)
@@ -63,7 +66,7 @@ def _drew_the_same(plan: Plan, a: str, b: str, histories: Mapping[str, pd.DataFr
 
 
 def allocation(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """Test loss of every continuation at its end, and the first one's minus its own.
+    """Compute the final test loss of every continuation, and the loss of the first minus its own.
 
     Returns:
         One row per arm; `difference` and its intervals are missing for the first.
@@ -85,7 +88,7 @@ def allocation(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def ablation(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """Test loss of every ablation, and the base's minus its own; one row per arm, the base first."""
+    """Compute the test loss of every ablation, and the base's loss minus its own; one row per arm, the base first."""
     product = plan.config.products.ablation
     scores = scores_of(plan, rows)
     groups = [("base", (product.base,)), ("partition", product.partition), ("start", product.start)]
@@ -97,7 +100,7 @@ def ablation(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def serving(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """Test loss of every arm whose throughput is measured; the arm with many experts minus the one with few."""
+    """Compute the test loss of every arm with measured throughput, and many experts minus few."""
     product = plan.config.products.inference
     scores = scores_of(plan, rows)
     out = []
@@ -111,7 +114,7 @@ def serving(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def against(plan: Plan, scores: Scores, base: str, arm: str) -> dict[str, Any]:
-    """Loss of an arm (`loss_low` ... its intervals) and, but for the base itself, the base's minus its own."""
+    """Return an arm's loss with its intervals (`loss_low` ...) and, except for the base, the base minus the arm."""
     row = loss_row(plan, scores, Side(arm))
     row |= {f"loss_{end}": row.pop(end) for end in ("low", "high", "seed_low", "seed_high")}
     if arm == base:

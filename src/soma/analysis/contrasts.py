@@ -20,21 +20,21 @@ from soma.runs import RunSpec
 
 @dataclass(frozen=True)
 class Side:
-    """What one side of a comparison is."""
+    """One side of a comparison."""
 
     arm: str
     updates: int | None = None
-    """Milestone; None is the end of the budget."""
+    """Milestone; None means the end of the budget."""
     iterate: str = "last"
     k: int | None = None
-    """Active experts; None is the arm's own k."""
+    """Active experts; None means the arm's own k."""
 
     def key(self, plan: Plan, run: RunSpec) -> Key:
         return run.id, self.updates or run.updates, self.iterate, self.k or plan.arms[self.arm].active
 
 
 def scores_of(plan: Plan, rows: pd.DataFrame) -> Scores:
-    """Losses of one set and split, with the draws that every analysis of that set shares."""
+    """Collect the losses of one set and split, with bootstrap draws that every analysis of that set shares."""
     where = rows[["set", "split"]].drop_duplicates()
     if len(where) != 1:
         raise ValueError("rows of more than one set; compare within a set")
@@ -43,7 +43,7 @@ def scores_of(plan: Plan, rows: pd.DataFrame) -> Scores:
 
 
 def shared_seeds(plan: Plan, *arms: str) -> list[int]:
-    """Seeds that all arms have.
+    """Return the seeds that all arms have.
 
     Raises:
         SomaError: if there is none.
@@ -55,7 +55,7 @@ def shared_seeds(plan: Plan, *arms: str) -> list[int]:
 
 
 def contrast(plan: Plan, scores: Scores, ours: Side, theirs: Side) -> dict[str, Any]:
-    """Loss of ours minus theirs over the seeds that both have."""
+    """Compute our loss minus theirs over the seeds that both have."""
     seeds = shared_seeds(plan, ours.arm, theirs.arm)
     keys = [[side.key(plan, run) for run in _runs(plan, side.arm, seeds)] for side in (ours, theirs)]
     (ours_mean, ours_draws), (theirs_mean, theirs_draws) = (scores.loss(k) for k in keys)
@@ -66,11 +66,11 @@ def contrast(plan: Plan, scores: Scores, ours: Side, theirs: Side) -> dict[str, 
 def difference_row(
     per_seed: NDArray[np.float64], draws: NDArray[np.float64], interpolated: bool = False
 ) -> dict[str, Any]:
-    """Columns of a difference.
+    """Return the columns of a difference.
 
     Args:
         per_seed: [seeds]; draws: [R, seeds].
-        interpolated: whether a loss in it lies between two milestones.
+        interpolated: true if one of the losses lies between two milestones.
     """
     interval = percentile_interval(float(per_seed.mean()), draws.mean(axis=1))
     counts = {"seeds": len(per_seed), "seeds_won": int((per_seed < 0).sum()), "interpolated": interpolated}
@@ -78,7 +78,7 @@ def difference_row(
 
 
 def loss_row(plan: Plan, scores: Scores, side: Side) -> dict[str, Any]:
-    """Loss of an arm, mean over its seeds."""
+    """Compute the loss of an arm, averaged over its seeds."""
     runs = _runs(plan, side.arm, plan.arms[side.arm].seeds)
     mean, draws = scores.loss([side.key(plan, run) for run in runs])
     where = {"arm": side.arm, "seeds": len(runs), "run": " ".join(run.id for run in runs)}
@@ -86,7 +86,7 @@ def loss_row(plan: Plan, scores: Scores, side: Side) -> dict[str, Any]:
 
 
 def loss_columns(per_seed: NDArray[np.float64], draws: NDArray[np.float64]) -> dict[str, Any]:
-    """A loss, mean over seeds, with its intervals; arguments as in `difference_row`."""
+    """Return the columns of a loss averaged over seeds, with its intervals; arguments as in `difference_row`."""
     interval = percentile_interval(float(per_seed.mean()), draws.mean(axis=1))
     return interval_columns("loss", interval, seed_interval(per_seed))
 
@@ -99,14 +99,14 @@ def at_equal_cost(
     cost: Mapping[str, Sequence[float]],
     where: Literal["early", "late"] = "late",
 ) -> dict[str, Any]:
-    """Loss of ours minus theirs where both have cost the same.
+    """Compute our loss minus theirs at equal cost.
 
     Args:
-        cost: what every run has cost at each of its milestones.
-        where: `late` is the largest budget that both reached, `early` the smallest that both have a milestone for.
+        cost: cumulative cost of every run at each of its milestones.
+        where: `late` is the largest budget that both reached, `early` the smallest at which both have a milestone.
 
     Returns:
-        The columns of `contrast`; `seeds` is 0 and nothing else a number where the two have no budget in common.
+        The columns of `contrast`; if the two have no budget in common, `seeds` is 0 and all other numbers are NaN.
     """
     seeds = shared_seeds(plan, ours.arm, theirs.arm)
     pairs = zip(*(_runs(plan, side.arm, seeds) for side in (ours, theirs)), strict=True)

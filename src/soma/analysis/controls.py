@@ -1,8 +1,8 @@
-"""Controls that the paper did not run: what else could explain the comparison at equal total size.
+"""Controls that the paper did not run, for other explanations of the comparison at equal total size.
 
-B1 random shards; B2 a monolith of a single expert's size at the same operations; B3 averaged iterates; B4 the nearest
-expert alone; B5 the seed run and the preprocessing charged. (B6 is the precision of the finite difference, B7 the size
-curve, which this module's losses draw.)
+B1: random shards. B2: a monolith of a single expert's size at the same operations. B3: averaged iterates. B4: the
+nearest expert alone. B5: the cost of the seed run and the preprocessing included. (B6 is the precision of the finite
+difference; B7 is the size curve, drawn from the losses computed here.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from soma.plan import Plan
 
 
 def differences(plan: Plan, rows: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """One row per control and comparison, on test; negative is in favour of SOMA (B4: of its mixture).
+    """Compute one row per control and comparison, on test; negative values favour SOMA (in B4, its mixture).
 
     Args:
         rows: per-document test losses of the arms of `fixed_size` and `controls`.
@@ -56,9 +56,9 @@ def differences(plan: Plan, rows: pd.DataFrame, costs: pd.DataFrame) -> pd.DataF
 
 
 def sizes(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """The size curve (B7): test loss at the end of the budget of every arm, with its total parameters.
+    """Compute the size curve (B7): test loss of every arm at the end of its budget, with its total parameters.
 
-    `kind` is `monolith` for one model and `ensemble` for several; the operations are equal but for rounding.
+    `kind` is `monolith` for one model and `ensemble` for several; the operations are equal up to rounding.
     """
     p = plan.config.products
     scores = scores_of(plan, rows)
@@ -77,12 +77,13 @@ def sizes(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def beside_curve(plan: Plan, rows: pd.DataFrame, arm: str) -> float:
-    """Last iterate of an arm minus the curve of the monoliths at its parameters; not a number beside the curve's ends.
+    """Compute an arm's last iterate minus the curve of the monoliths at its parameters; NaN outside the curve's range.
 
-    The curve is linear in the logarithm of the parameters between two monoliths; 2 % beyond an end count as the end.
+    The curve is linear in the logarithm of the parameters between two monoliths; up to 2 % beyond an end counts as
+    the end.
 
     Args:
-        rows: of `sizes`.
+        rows: rows of `sizes`.
     """
     ends = rows[rows["iterate"] == "last"].set_index("arm")
     curve = ends.loc[list(plan.config.products.controls.sizes)].sort_values("parameters")
@@ -93,7 +94,7 @@ def beside_curve(plan: Plan, rows: pd.DataFrame, arm: str) -> float:
 
 
 def _operations(plan: Plan, arms: Sequence[str]) -> dict[str, list[float]]:
-    """Operations of every run at its milestones, its seed run included."""
+    """Return the operations of every run at its milestones, including its seed run."""
     out = {}
     for run in (run for arm in arms for run in plan.arm_runs[arm]):
         start = plan.runs[run.start] if run.start else None
@@ -103,7 +104,7 @@ def _operations(plan: Plan, arms: Sequence[str]) -> dict[str, list[float]]:
 
 
 def _time(plan: Plan, arms: Sequence[str], costs: pd.DataFrame) -> dict[str, list[float]]:
-    """Device seconds of every run at its milestones, with its seed run and, for clusters, the preprocessing."""
+    """Return device seconds of every run at its milestones, including its seed run and, for clusters, preprocessing."""
     values = by_milestone(costs)
     out = {}
     for run in (run for arm in arms for run in plan.arm_runs[arm]):

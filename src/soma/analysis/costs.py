@@ -22,19 +22,19 @@ QUANTITIES = {
 }
 
 WHOLE_JOBS = "device time of whole jobs"
-"""Not one of the six: the other convention of Table 3 for aggregate device time."""
+"""The other convention of Table 3 for aggregate device time; not one of the six quantities."""
 
 
 def run_costs(
     plan: Plan, records: Mapping[str, Mapping[str, Mapping[str, Any]]], preprocessing_seconds: float
 ) -> pd.DataFrame:
-    """One row for every quantity, milestone and run of an arm, with unit, convention, device, threads and engine.
+    """Tabulate costs, one row per (quantity, milestone, run, arm), with unit, convention, device, threads and engine.
 
-    `processor_share` says how far a run had its processors for itself (`cost.processor_share`).
+    `processor_share` tells how much of its processors a run had to itself (`cost.processor_share`).
 
     Args:
         records: cost.json of every run and part, as written by a training job.
-        preprocessing_seconds: what the steps before training took.
+        preprocessing_seconds: wall time of the steps before training.
     """
     rows = []
     for arm, runs in plan.arm_runs.items():
@@ -76,7 +76,7 @@ def run_costs(
 
 
 def by_milestone(costs: pd.DataFrame) -> pd.Series:
-    """Values by run, update and quantity; arms that share a run have the same."""
+    """Index the values by run, update and quantity; arms that share a run have the same values."""
     keys = ["run", "update", "quantity"]
     return costs.drop_duplicates(keys).set_index(keys)["value"]
 

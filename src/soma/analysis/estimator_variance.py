@@ -38,20 +38,20 @@ def estimator_variance(
     eps: float,
     seed: int,
 ) -> pd.DataFrame:
-    """One row per setting, from `repeats` independent estimates of the body's gradient.
+    """Compute one row per setting from `repeats` independent estimates of the body's gradient.
 
-    An estimate of `alternating` is what reuse is for: the mean over two updates that share their directions, and the
-    forwards of both. Settings with one kind of probe share directions, so that their rows differ by less than chance.
+    An `alternating` estimate is the mean over two updates that share their directions, and counts the forwards of both.
+    Settings with the same kind of probe share directions, which reduces the noise of their comparison.
 
     Args:
         theta: body [1, M]; head: [1, V, H].
         tokens: the batch [1, B, T + 1].
-        settings: what to compare.
+        settings: the settings to compare.
         repeats: R, at least two; all R estimates [R, M] are held in memory.
         eps: perturbation size.
 
     Returns:
-        `forwards`: forwards of the batch behind an estimate.
+        `forwards`: forward passes of the batch per estimate.
         `relative_variance`: mean over repeats of ||g_hat - mean g_hat||^2 R / (R - 1) / ||g||^2 with the exact gradient
             g (BPTT in float64), and `relative_variance_se`, its standard error.
         `relative_bias2`: unbiased estimate of ||E g_hat - q g||^2 / ||g||^2, which may be negative, with the activity q

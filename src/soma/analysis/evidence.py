@@ -1,7 +1,7 @@
-"""What a campaign measured about each of the paper's claims, as differences that the claim says are negative.
+"""Evidence of a campaign on each of the paper's claims, as differences that the claim says are negative.
 
-Ratios enter by their logarithms, predictions by how far the measurement is from them minus what is allowed; the rule
-that turns them into verdicts (analysis.verdict) knows nothing else.
+Ratios enter as logarithms, predictions as the measurement's distance from them minus the allowed distance; the rule
+that turns them into verdicts (analysis.verdict) uses nothing else.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from soma.analysis.verdict import Difference, difference_of
 from soma.plan import Plan
 
 ALLOWED = 0.1
-"""How far, relatively, a measurement may lie from a prediction and count as what was predicted."""
+"""Largest relative distance from a prediction at which a measurement still agrees with it."""
 
 Rows = Callable[[str], pd.DataFrame]
-"""Rows of a measurement or summary by name."""
+"""Maps the name of a measurement or summary to its rows."""
 
 
 def evidence(plan: Plan, rows: Rows) -> dict[str, list[Difference]]:
-    """Differences of every claim that the campaign measured."""
+    """Return the measured differences of every claim."""
     return {
         "C1": _fixed_size(plan, rows("differences"), "test"),
         "C2": _fixed_size(plan, rows("differences"), "external"),
@@ -49,7 +49,7 @@ def evidence(plan: Plan, rows: Rows) -> dict[str, list[Difference]]:
 
 
 def _over_seeds(name: str, values: Sequence[float] | NDArray[np.float64], runs: Iterable[str], unit: str) -> Difference:
-    """A difference without documents: its only interval is the one over seeds."""
+    """Build a difference without documents, whose only interval is over seeds."""
     found = np.asarray(values, dtype=np.float64)
     interval, nan = seed_interval(found), float("nan")
     ends = (interval.low, interval.high) if interval else (nan, nan)
@@ -221,14 +221,14 @@ def _allocation(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
 
 
 def _distance(row: Any, prefix: str, margin: float) -> tuple[float, float]:
-    """The interval of |difference| less a margin, from that of the difference."""
+    """Compute the interval of |difference| less a margin from the interval of the difference."""
     low, high = getattr(row, f"{prefix}low"), getattr(row, f"{prefix}high")
     least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
     return least - margin, max(abs(low), abs(high)) - margin
 
 
 def _backpropagation(rows: pd.DataFrame) -> list[Difference]:
-    """BPTT minus zeroth order at the largest budget of every N that both reached."""
+    """Return BPTT minus zeroth order for every N, at the largest budget that both reached."""
     out = []
     for n, group in rows[rows["seeds"] > 0].groupby("experts"):
         row = group.sort_values("operations").iloc[-1]

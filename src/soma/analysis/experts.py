@@ -1,6 +1,6 @@
-"""How many experts to average, and which pairs complement each other (Figures 16 and 17, claims C10 and C11).
+"""Number of experts to average, and pairs that complement each other (Figures 16 and 17, claims C10 and C11).
 
-The losses of all experts on all windows need not fit in memory: they come in blocks of windows.
+The losses of all experts on all windows may not fit in memory, so they come in blocks of windows.
 
 Shapes: N experts, n windows of a block, S scored bytes of a window, K = n S scored bytes of a block.
 """
@@ -19,11 +19,11 @@ from soma.rng import Stream
 
 
 def active_experts(blocks: Iterable[tuple[NDArray[np.float64], NDArray[np.integer]]]) -> pd.DataFrame:
-    """Loss of the mixture of the first k experts for every k, one row per (k, document).
+    """Compute the loss of the mixture of the first k experts for every k, one row per (k, document).
 
     Args:
         blocks: losses in nats [n, N, S], experts in the router's order (nearest first), and the document of each
-            window [n]. A document may lie in several blocks.
+            window [n]. A document may span several blocks.
 
     Returns:
         `nats` summed over the scored `bytes` of the document.
@@ -42,19 +42,19 @@ def active_experts(blocks: Iterable[tuple[NDArray[np.float64], NDArray[np.intege
 
 
 def pairs(blocks: Iterable[NDArray[np.float64]]) -> pd.DataFrame:
-    """What averaging two experts gains and how similar their errors are, one row per pair.
+    """Compute the gain from averaging two experts and the similarity of their errors, one row per pair.
 
     Args:
         blocks: losses in nats [n, N, S], experts in the same order in all windows.
 
     Returns:
         `gain`: mean of both experts' losses minus the loss of their mixture, nats per byte; never negative.
-        `correlation`: Pearson correlation over bytes of both experts' losses, after the mean over all experts was taken
-            from the loss of each byte (what is hard for everyone is no similarity).
-        `first_loss`, `second_loss`: of each expert alone.
+        `correlation`: Pearson correlation over bytes of both experts' losses, after subtracting the mean over all
+            experts from the loss of each byte (so that bytes hard for all experts do not count as similarity).
+        `first_loss`, `second_loss`: loss of each expert alone.
 
     Raises:
-        ValueError: with two experts, whose residuals are opposite whatever they are.
+        ValueError: with two experts, whose residuals are always opposite.
     """
     scored, total, mixed, residual_sum, products = 0, np.zeros(0), np.zeros(0), np.zeros(0), np.zeros(0)
     for losses in blocks:
@@ -95,19 +95,19 @@ def pairs(blocks: Iterable[NDArray[np.float64]]) -> pd.DataFrame:
 
 
 def complementarity(rows: pd.DataFrame, permutations: int, seed: int) -> pd.DataFrame:
-    """Whether pairs with less similar errors gain more: Spearman's correlation across pairs, in one row.
+    """Test if pairs with less similar errors gain more, by Spearman's correlation across pairs, in one row.
 
-    Pairs that share an expert are not independent, so the p-value is that of a Mantel test: the experts of the
-    similarity matrix are permuted, not the pairs. It is one-sided, the share of permutations (the given order among
-    them) with a correlation that is as negative or more; with N experts it cannot be below 1 / N!.
+    Pairs that share an expert are not independent, so the p-value comes from a Mantel test, which permutes the experts
+    of the similarity matrix instead of the pairs. It is one-sided: the share of permutations (including the given
+    order) with an equally or more negative correlation; with N experts it cannot be below 1 / N!.
 
     Args:
         rows: from `pairs`.
-        permutations: random permutations of the experts.
+        permutations: number of random permutations of the experts.
     """
     first, second = rows["first"].to_numpy(), rows["second"].to_numpy()
     experts = int(second.max()) + 1
-    # Ranks move with the pairs, so they are computed once and a permutation only rearranges them.
+    # Ranks move with the pairs, so they are computed once and permutations only rearrange them.
     gain, similarity = (rankdata(rows[column]) for column in ("gain", "correlation"))
     matrix = np.zeros((experts, experts))
     matrix[first, second] = matrix[second, first] = similarity - similarity.mean()
@@ -118,7 +118,7 @@ def complementarity(rows: pd.DataFrame, permutations: int, seed: int) -> pd.Data
     observed = matrix[first, second] @ centred / scale
     orders = Stream.named(seed, "complementarity", "permutation").permutation(experts, update=np.arange(permutations))
     permuted = np.array([matrix[order[first], order[second]] @ centred / scale for order in orders])
-    # Rounding must not hide the permutations that leave the pairs as they are.
+    # Rounding must not hide the permutations that leave the pairs unchanged.
     as_low = 1 + int((permuted <= observed + 1e-12).sum())
     return pd.DataFrame(
         {

@@ -14,14 +14,14 @@ from soma.rows import ITERATES
 
 
 def losses(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """Losses of every arm.
+    """Compute the losses of every arm.
 
     Args:
         rows: per-document losses of all runs on all sets (`evaluate.COLUMNS`).
 
     Returns:
         One row per (set, split, arm, seed, update, iterate, k); `seed` is missing in the mean over seeds. `low` and
-        `high` bound the 95 % interval over documents, `seed_low` and `seed_high` the one over seeds.
+        `high` bound the 95 % interval over documents, `seed_low` and `seed_high` the interval over seeds.
     """
     out = [
         where | row
@@ -33,7 +33,7 @@ def losses(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def differences(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """SOMA minus each other arm at the end of the budget, one row per (set, split, other arm, iterate)."""
+    """Compute SOMA minus each other arm at the end of the budget, one row per (set, split, other arm, iterate)."""
     product = plan.config.products.fixed_size
     out = [
         where
@@ -59,7 +59,7 @@ def _arm_losses(plan: Plan, arm: str, scores: Scores) -> list[dict[str, object]]
         for iterate in ITERATES:
             for k in plan.active_counts(arm):
                 mean, draws = scores.loss([(run.id, update, iterate, k) for run in runs])
-                operations = float(runs[0].operations(update))  # 64 bits do not hold those of the paper's sizes
+                operations = float(runs[0].operations(update))  # 64 bits overflow at the paper's sizes
                 base = {"arm": arm, "update": update, "operations": operations, "iterate": iterate, "k": k}
                 for i, run in enumerate(runs):
                     interval = percentile_interval(float(mean[i]), draws[:, i])

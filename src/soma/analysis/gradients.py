@@ -16,18 +16,18 @@ from soma.estimators.bptt import gradient
 from soma.models.spec import VOCABULARY, LSTMSpec
 
 _FLOATS = 1 << 26
-"""Activations that autograd keeps alive at once."""
+"""Number of activations that autograd holds in memory at once."""
 
 
 def exact_gradients(
     spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8], dtype: torch.dtype = torch.float64
 ) -> NDArray[np.float64]:
-    """Gradient of each expert's mean loss on its own batch with respect to its body; float64 [N, M].
+    """Compute the gradient of each expert's mean loss on its own batch with respect to its body; float64 [N, M].
 
     Args:
         theta: bodies [N, M]; head: [N, V, H], or [1, V, H] shared by all.
         tokens: bytes [N, B, T + 1].
-        dtype: of the computation.
+        dtype: precision of the computation.
     """
     heads = head.expand(theta.shape[0], -1, -1)
     out = np.zeros(tuple(theta.shape))
@@ -42,17 +42,17 @@ def exact_gradients(
 def sequence_gradients(
     spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8], dtype: torch.dtype = torch.float64
 ) -> NDArray[np.float64]:
-    """Gradient of one expert on every sequence alone; float64 [B, M] for theta [M], head [V, H], bytes [B, T + 1]."""
+    """Compute one expert's gradient on each sequence: float64 [B, M] for theta [M], head [V, H], bytes [B, T + 1]."""
     out = []
     for piece in _pieces(spec, tokens):
-        # A copy of the expert for every sequence: the gradients of copies do not mix.
+        # Each sequence has its own copy of the expert, so that its gradient stays separate.
         bodies, heads = (x.to(dtype).repeat(len(piece), *[1] * x.ndim) for x in (theta, head))
         out.append(gradient(spec, bodies, heads, [piece[:, None]], "decoder")[0].double().cpu().numpy())
     return np.concatenate(out)
 
 
 def _pieces(spec: LSTMSpec, tokens: NDArray[np.uint8]) -> Iterator[NDArray[np.uint8]]:
-    """Sequences [B, T + 1] in consecutive pieces."""
+    """Yield sequences [B, T + 1] in consecutive pieces."""
     per_sequence = (tokens.shape[1] - 1) * (40 * spec.depth * spec.width + 4 * VOCABULARY)
     size = max(1, _FLOATS // per_sequence)
     for first in range(0, len(tokens), size):

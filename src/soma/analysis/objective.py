@@ -24,7 +24,7 @@ from soma.probes import Probes
 from soma.rng import Stream
 
 _FLOATS = 1 << 24
-"""Weights, or losses, of perturbed copies alive at once."""
+"""Number of weights, or losses, of perturbed copies held in memory at once."""
 
 # ------------------------------------------------------------------------------------- independent against summed
 
@@ -40,18 +40,18 @@ def separable_variance(
     sets: int,
     seed: int,
 ) -> pd.DataFrame:
-    """Relative variance of both estimates of the gradient of sum_e L_e on fixed batches, from the same dense probes.
+    """Measure the relative variance of both estimates of the gradient of sum_e L_e, from the same dense probes.
 
     Args:
         theta: bodies [N, M]; head: [N, V, H], or [1, V, H] shared by all.
         tokens: the fixed batch of each expert [N, B, T + 1].
         eps: perturbation size.
-        n_pert: probes of an estimate.
-        sets: independent estimates, at least two.
+        n_pert: probes per estimate.
+        sets: number of independent estimates, at least two.
 
     Returns:
-        Three rows by `quantity`: `independent` and `summed`, the mean over sets of ||g_hat - g||^2 / ||g||^2 with g
-        exact, and `ratio`, summed over independent; with a standard error (of the ratio: jackknife over sets) and the
+        Three rows by `quantity`: `independent` and `summed`, the mean over sets of ||g_hat - g||^2 / ||g||^2 with exact
+        g, and `ratio`, summed over independent; each with a standard error (jackknife over sets for the ratio) and the
         prediction of docs/paper.md section 6.
     """
     if sets < 2:
@@ -83,7 +83,7 @@ def separable_variance(
 
 @dataclass(frozen=True)
 class Pool:
-    """Central differences of every expert along every probe on every sequence of its pool, and what they estimate."""
+    """Central differences of every expert along every probe on every sequence of its pool, and exact gradients."""
 
     signs: NDArray[np.int8]
     """Probes on the chosen coordinates, -1 or 1, [N, J, P]."""
@@ -104,7 +104,7 @@ def measure_pool(
     probes: int,
     seed: int,
 ) -> Pool:
-    """Perturb `coordinates` random coordinates of each expert, the others stay.
+    """Perturb `coordinates` random coordinates of each expert and measure its slopes; the others stay fixed.
 
     Args:
         theta: bodies [N, M]; head: [N, V, H], or [1, V, H] shared by all.
@@ -138,22 +138,22 @@ def measure_pool(
 def batch_probe_trade_off(
     pool: Pool, product: int, repeats: int, seed: int, groups: Sequence[int] = (1, 2, 4)
 ) -> pd.DataFrame:
-    """Squared error of estimates with n_pert * B = `product`, for every B that is a power of two.
+    """Measure the squared error of estimates with n_pert * B = `product`, for every B that is a power of two.
 
-    An estimate draws B sequences from the pool, with replacement and the same for its n_pert probes. Experts are taken
-    in groups whose losses are summed, 1 (independent losses) up to N. The error is that of all experts' coordinates
-    together, relative to the exact gradient on the whole pool. Every set of n_pert probes is used by one estimate
-    after the other with batches of its own; sets do not overlap, and standard errors are over sets.
+    An estimate draws B sequences from the pool with replacement and uses them for all its n_pert probes. Losses are
+    summed within groups of 1 (independent losses) up to N experts. The error covers all experts' coordinates together,
+    relative to the exact gradient on the whole pool. Each set of n_pert probes serves several estimates, each with its
+    own batch; sets do not overlap, and standard errors are over sets.
 
     Args:
         product: K, a power of two.
-        repeats: estimates for each B at least; the J // n_pert sets of probes are always all used.
-        groups: numbers of experts in a group; each divides N.
+        repeats: least number of estimates for each B; all J // n_pert sets of probes are always used.
+        groups: numbers of experts in a group; each must divide N.
 
     Returns:
         One row per (group, batch): `error` and `error_se`; `predicted`, a/n + nu/B + a nu/(nB) with a = d - 1 for the
-        d coordinates of a group (docs/paper.md section 6) and nu from the exact gradients; `best_measured`, the B of
-        the smallest error, and `best_predicted`, sqrt(K nu / a) clamped to [1, K], where the prediction is smallest.
+        d coordinates of a group (docs/paper.md section 6) and nu from the exact gradients; `best_measured`, the B with
+        the smallest error, and `best_predicted`, the B that minimises the prediction, sqrt(K nu / a) clamped to [1, K].
     """
     experts, probes, coordinates = pool.signs.shape
     if product < 1 or product & (product - 1):
@@ -194,7 +194,7 @@ def batch_probe_trade_off(
 def _errors(
     pool: Pool, n: int, batch: int, repeats: int, seed: int, groups: Sequence[int], exact: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Mean over batches of ||g_hat - g||^2 for every set of n probes, [groups, sets]."""
+    """Average ||g_hat - g||^2 over batches for every set of n probes, [groups, sets]."""
     _, probes, sequences = pool.slopes.shape
     sets = probes // n
     draws = -(-repeats // sets)

@@ -1,7 +1,7 @@
 """Precision of the finite difference: the error of L(theta + eps z) - L(theta - eps z) against float64.
 
-Not in the paper. It shows at which eps the precision of the matrix products stops carrying signal; the paper trains
-with TF32 kernels down to eps = 1e-5.
+Not in the paper. It shows below which eps the rounding of the matrix products hides the signal; the paper trains with
+TF32 kernels down to eps = 1e-5.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def difference_errors(
     engine: Engine,
     portable: TorchEngine,
 ) -> pd.DataFrame:
-    """Relative errors, one row per (weights, precision, eps).
+    """Measure relative errors, one row per (weights, precision, eps).
 
     Args:
         weights: bodies [M] and heads [V, H] by name, such as `initial` and `trained`.
         tokens: one batch [B, T + 1].
-        probes: the directions, of one expert.
+        probes: the directions of one expert.
         engine: the engine that trains; its own error is reported beside the emulated ones.
         portable: the engine whose products are rounded.
 
     Returns:
-        `error`: root mean square over directions of the error of the difference, over that of the exact difference.
+        `error`: root mean square error of the difference over directions, divided by that of the exact difference.
     """
     reference = ReferenceEngine()
     rows: list[dict[str, Any]] = []

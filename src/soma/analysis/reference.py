@@ -1,4 +1,4 @@
-"""The error of real estimates against a backpropagation reference on a separate large batch (Figure 5, Table 8, C7).
+"""Error of real estimates against a backpropagation reference on a separate large batch (Figure 5, Table 8, C7).
 
 Shapes: N experts, B sequences, T predicted bytes, M body parameters, V bytes, H embedding width.
 """
@@ -23,7 +23,7 @@ from soma.probes import ProbeKind, Probes
 from soma.rng import Stream
 
 Batches = Callable[[int, int], NDArray[np.uint8]]
-"""Base batch [B, T + 1] of (expert, index); all have one size, and different indices share no sequence."""
+"""Maps (expert, index) to a base batch [B, T + 1]; all have one size, and different indices share no sequence."""
 
 
 def estimate_errors(
@@ -41,11 +41,11 @@ def estimate_errors(
     dtype: torch.dtype = torch.float64,
     clock: Callable[[], float] = time.perf_counter,
 ) -> pd.DataFrame:
-    """Error and time of one global step's estimate, one row per setting.
+    """Measure the error and time of one global step's estimate, one row per setting.
 
-    The experts estimate one after the other, each with the whole machine. The references read the first batches of
-    `batches`; estimates read later ones, and repeat r of every setting starts at the same place with the same probes,
-    so that settings are compared on what they share.
+    The experts estimate one after another, each using the whole machine. The references read the first batches of
+    `batches` and estimates read later ones; repeat r of every setting starts at the same batch with the same probes,
+    so that settings are compared on common data and probes.
 
     Args:
         theta: bodies [N, M]; head: [N, V, H], or [1, V, H] shared by all.
@@ -54,15 +54,15 @@ def estimate_errors(
         repeats: estimates per setting, at least two.
         reference_sequences: sequences per expert in each of two disjoint reference batches.
         eps: perturbation size.
-        kind: sparse probes are those of training; their error contains the bias of the rescaled mean (docs/paper.md
-            section 6).
-        dtype: of the reference gradients.
+        kind: kind of probe; training uses sparse ones, whose error contains the bias of the rescaled mean
+            (docs/paper.md section 6).
+        dtype: precision of the reference gradients.
 
     Returns:
-        `error`: mean over repeats of ||g_hat - g||^2 / ||g||^2 over all experts' coordinates, g the mean of both
+        `error`: mean over repeats of ||g_hat - g||^2 / ||g||^2 over all experts' coordinates, with g the mean of both
             references, and `error_se`, its standard error.
-        `aggregate_seconds`: forwards and combination, summed over experts; `elapsed_seconds`: of the slowest expert.
-            Medians over repeats, after one estimate of the first expert that is not counted.
+        `aggregate_seconds`: forwards and combination, summed over experts; `elapsed_seconds`: the slowest expert's.
+            Both are medians over repeats, after one warm-up estimate of the first expert.
         `cosine_distance`: 1 - cosine of the two references, the same in every row.
     """
     base = len(batches(0, 0))
@@ -79,7 +79,7 @@ def estimate_errors(
     most = max(max(1, b // base) for _, b in settings)
 
     def step(e: int, repeat: int, n_pert: int, batch: int) -> tuple[NDArray[np.float64], float]:
-        """Estimate [M] of expert e and its seconds; the text is read before the clock starts."""
+        """Return expert e's estimate [M] and its seconds; the text is read before the clock starts."""
         accumulation = max(1, batch // base)
         first = 2 * each + repeat * most
         tokens = [np.ascontiguousarray(batches(e, first + a)[:batch])[None] for a in range(accumulation)]
@@ -117,14 +117,14 @@ def estimate_errors(
 
 
 def cosine_distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    """1 - the cosine of the angle between two gradients, each taken as one long vector."""
+    """Return 1 - the cosine of the angle between two gradients, each flattened to a vector."""
     return float(1 - (a * b).sum() / ((a**2).sum() * (b**2).sum()) ** 0.5)
 
 
 def _reference(
     spec: LSTMSpec, theta: Tensor, heads: Tensor, batches: Batches, indices: range, dtype: torch.dtype
 ) -> NDArray[np.float64]:
-    """Exact gradient on all these batches together, [N, M]."""
+    """Compute the exact gradient on all these batches together, [N, M]."""
     out = np.empty(tuple(theta.shape))
     for e in range(theta.shape[0]):
         tokens = np.concatenate([batches(e, i) for i in indices])[None]

@@ -1,4 +1,4 @@
-"""Losses of many runs on one set of documents, with bootstrap draws that all of them share."""
+"""Losses of many runs on one set of documents, with shared bootstrap draws."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEYS = ["run", "update", "iterate", "k"]
 
 
 class Scores:
-    """Losses of every run on one set of documents, with their bootstrap draws."""
+    """The losses of every run on one set of documents, with their bootstrap draws."""
 
     def __init__(self, rows: pd.DataFrame, draws: int, stream: Stream) -> None:
         failed = sorted(set(rows.loc[rows["nats"].isna(), "run"]))
@@ -37,18 +37,17 @@ class Scores:
         self._draws = DocumentBootstrap(weights, draws, stream).ratios(nats)
 
     def loss(self, keys: Sequence[Key]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Losses [len(keys)] and draws [R, len(keys)]."""
+        """Return losses [len(keys)] and draws [R, len(keys)]."""
         columns = [self._column[key] for key in keys]
         return self._means[columns], self._draws[:, columns]
 
     def at_budget(
         self, run: str, updates: Sequence[int], operations: Sequence[float], budget: float, iterate: str, k: int
     ) -> tuple[float, NDArray[np.float64], bool] | None:
-        """Loss of a run at a budget of operations (or of seconds), its draws [R], and whether it lies between two
-        milestones.
+        """Return a run's loss at a budget of operations or seconds, its draws [R], and True if it is interpolated.
 
-        Linear between the neighbouring milestones, draw by draw. None before the first and after the last: nothing is
-        extrapolated.
+        Interpolation is linear between the neighbouring milestones, draw by draw. The result is None before the first
+        and after the last milestone: nothing is extrapolated.
         """
         if not operations[0] <= budget <= operations[-1] * (1 + 1e-3):
             return None

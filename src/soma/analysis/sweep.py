@@ -1,8 +1,8 @@
 """Sweeps over N, n_pert and B on ensemble validation (Figures 7, 8, 13 and 14, Table 10, claims C8 and C15).
 
-A global step costs u operations in all and tau operations of one expert; under a budget of C in all and of D for each
-expert an allocation can take s = min(C / u, D / tau) steps (docs/paper.md section 6). Losses between two milestones are
-interpolated; nothing is extrapolated.
+A global step costs u operations in total and tau operations per expert; with a total budget C and a budget D per
+expert, an allocation can take s = min(C / u, D / tau) steps (docs/paper.md section 6). Losses between two milestones
+are interpolated; nothing is extrapolated.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from soma.analysis.scores import Scores
 from soma.plan import Plan
 
 AXES = {"experts": "N", "n_pert": "n_pert", "batch": "B"}
-"""What is swept, with its name in tables."""
+"""The swept settings, with their names in tables."""
 CELLS = 12
 """Budgets on each axis of the map of Figure 14."""
 
 
 def variants(plan: Plan) -> Iterator[tuple[str, int, str]]:
-    """Axis, value and arm of everything that was swept."""
+    """Yield axis, value and arm of every swept setting."""
     product = plan.config.products.sweep
     for axis, letter in zip(AXES, "npb", strict=True):
         for value in getattr(product, axis):
@@ -35,7 +35,7 @@ def variants(plan: Plan) -> Iterator[tuple[str, int, str]]:
 
 
 def curves(plan: Plan, rows: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
-    """Loss of every allocation at every milestone, with what it has cost until then.
+    """Compute the loss of every allocation at every milestone, with its cost so far.
 
     Args:
         rows: per-document validation losses of the swept arms.
@@ -47,7 +47,7 @@ def curves(plan: Plan, rows: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
     for axis, value, arm in variants(plan):
         runs = plan.arm_runs[arm]
         for update in runs[0].milestones:
-            operations = float(runs[0].operations(update))  # more than 64 bits hold at the paper's sizes
+            operations = float(runs[0].operations(update))  # 64 bits overflow at the paper's sizes
             spent = {
                 "operations": operations,
                 "operations_per_expert": operations / runs[0].experts,
@@ -60,10 +60,11 @@ def curves(plan: Plan, rows: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
 
 
 def differences(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """Neighbours on each axis at equal updates, the larger value minus the smaller.
+    """Compare neighbours on each axis at equal updates, the larger value minus the smaller.
 
-    And `per expert`: the most experts minus the fewest at equal work of each (C15); `aggregate`: the fewest minus the
-    most at the smallest operations in all that both have a loss for, where C8 says that fewer win.
+    Two more axes compare the extremes. `per expert`: the most experts minus the fewest at equal work per expert (C15).
+    `aggregate`: the fewest minus the most at the smallest total operations where both have a loss; there, C8 says that
+    fewer win.
     """
     scores = scores_of(plan, rows)
     out: list[dict[str, Any]] = []
@@ -88,13 +89,13 @@ def differences(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def crossings(curves_: pd.DataFrame) -> pd.DataFrame:
-    """What every allocation spends until it reaches a loss that all reach: the worst of their lowest losses.
+    """Compute each allocation's cost until it reaches a loss that all reach: the worst of their lowest losses.
 
-    The loss is followed from milestone to milestone, linear in between; the first crossing counts. An allocation that
-    is below the target at its first milestone already has spent that much at most (`bound`).
+    The loss is linear between milestones, and the first crossing counts. For an allocation already below the target at
+    its first milestone, the cost there is an upper bound (`bound`).
 
     Args:
-        curves_: of `curves`.
+        curves_: rows of `curves`.
     """
     arms = curves_.drop_duplicates(["run", "update"]).sort_values("update").groupby("arm", sort=False)
     target = arms["loss"].min().max()
@@ -116,7 +117,7 @@ def _crossing(own: pd.DataFrame, target: float) -> dict[str, Any]:
 
 
 def budgets(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """The best allocation at each budget of operations (Table 10): one row per (budget, allocation that reached it)."""
+    """Find the best allocation at each budget of operations (Table 10), with one row per allocation reaching it."""
     scores = scores_of(plan, rows)
     out: list[dict[str, Any]] = []
     for budget in plan.config.products.sweep.operations:
@@ -133,7 +134,7 @@ def budgets(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_counts(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """The best N under a budget in all and one per expert (Figure 14), on a grid of both."""
+    """Find the best N on a grid of total budgets and budgets per expert (Figure 14)."""
     scores = scores_of(plan, rows)
     arms = [(value, arm) for axis, value, arm in variants(plan) if axis == "experts"]
     ends = [plan.arm_runs[arm][0].operations(plan.arm_runs[arm][0].updates) for _, arm in arms]
@@ -152,9 +153,9 @@ def best_counts(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _at(plan: Plan, scores: Scores, arm: str, operations: float) -> dict[str, Any] | None:
-    """Loss of an arm at a budget, mean over its seeds; None where it was not trained that long or not saved so early.
+    """Return an arm's loss at a budget, averaged over its seeds; None before the first milestone of one of them.
 
-    A run may not spend more than it was trained for: what is left of a budget is not spent.
+    A run cannot spend more than it was trained for: beyond that, its final loss counts.
     """
     found = []
     for run in plan.arm_runs[arm]:

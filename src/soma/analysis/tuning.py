@@ -1,7 +1,7 @@
-"""The equal search over lr and eps (Tables 6 and 7, claim C3): choose on ensemble validation, then test once.
+"""Equal search over lr and eps (Tables 6 and 7, claim C3): choose on ensemble validation, then test once.
 
-Every setting has the same seeds and the same budget for both methods. A run that did not end with a finite loss counts
-as a failure of its setting, which is then not chosen.
+Every setting has the same seeds and the same budget for both methods. A run that ends without a finite loss counts as a
+failure of its setting, which is then not chosen.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from soma.plan import Plan
 
 
 def search(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """Ensemble-validation loss of every setting at the end of its budget, and which one is chosen.
+    """Compute the ensemble-validation loss of every setting at the end of its budget, and choose one.
 
     Args:
         rows: per-document losses of the tuning runs on the validation set (`evaluate.COLUMNS`).
 
     Returns:
-        One row per (base arm, setting): `loss` mean over seeds, `sd` their sample standard deviation, `seed_low` and
-        `seed_high` the 95 % interval over them, `failed` runs, `chosen`, and `edge`: which of lr and eps of a chosen
-        setting are the smallest or largest that were tried.
+        One row per (base arm, setting): `loss`, the mean over seeds, `sd`, their sample standard deviation, `seed_low`
+        and `seed_high`, the 95 % interval over seeds, `failed` runs, `chosen`, and `edge`, the rates (lr, eps) of the
+        chosen setting that are the smallest or largest tried.
     """
     tuning = plan.config.products.tuning
     out: list[dict[str, Any]] = []
@@ -41,11 +41,11 @@ def search(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def search_populations(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """The search for EGGROLL's settings, on ensemble validation.
+    """Compute the search over EGGROLL's settings, on ensemble validation.
 
     Returns:
-        One row per setting with its values, the columns of `search`, and `configured`: whether the arm of the
-        comparison has it.
+        One row per setting with its values, the columns of `search`, and `configured`, true for the setting of the
+        comparison's arm.
     """
     product = plan.config.products.populations
     configured = plan.arms[product.arm].eggroll if product.arm in plan.arms else None
@@ -60,7 +60,7 @@ def search_populations(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _chosen(found: list[dict[str, Any]], base: str, axes: Sequence[str]) -> list[dict[str, Any]]:
-    """The settings with `chosen`, and with the axes whose smallest or largest value the chosen one has (`edge`)."""
+    """Add `chosen`, and the axes on which the chosen setting has the smallest or largest value (`edge`)."""
     best = lowest([row["loss"] for row in found], base)
     tried = {axis: {row[axis] for row in found} for axis in axes}
     ends = [a for a, values in tried.items() if len(values) > 1 and found[best][a] in (min(values), max(values))]
@@ -68,7 +68,7 @@ def _chosen(found: list[dict[str, Any]], base: str, axes: Sequence[str]) -> list
 
 
 def _outcome(plan: Plan, rows: pd.DataFrame, arm: str) -> dict[str, Any]:
-    """Loss of a setting over its seeds; a run that did not end with a finite loss is a failure."""
+    """Compute the loss of a setting over its seeds; a run that ends without a finite loss is a failure."""
     runs = plan.arm_runs[arm]
     losses = np.array([final_loss(rows, run, plan.arms[arm].active) for run in runs])
     finite = np.isfinite(losses)
@@ -86,13 +86,14 @@ def _outcome(plan: Plan, rows: pd.DataFrame, arm: str) -> dict[str, Any]:
 
 
 def compare(plan: Plan, searched: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Test loss of the chosen settings: one row per seed, and last one of all seeds, whose `seed` is missing.
+    """Compute the test loss of the chosen settings: one row per seed, and a last one over all seeds without `seed`.
 
     Args:
         rows: per-document losses of the chosen runs on the test set.
 
     Returns:
-        `soma` and `spsa`, `difference` SPSA minus SOMA with its interval over documents and, of all seeds, over seeds.
+        `soma`, `spsa`, and `difference`, SPSA minus SOMA, with its interval over documents and, in the last row, over
+        seeds.
     """
     tuning = plan.config.products.tuning
     chosen = {str(row.base): str(row.arm) for row in searched[searched["chosen"]].itertuples()}

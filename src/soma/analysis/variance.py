@@ -1,7 +1,7 @@
 """Relative centred variance of the SPSA estimate of a whole ensemble (Figure 10, claim C6).
 
-The ensemble's estimate from probe j puts the experts' own estimates behind one another, x_j = (D_ej z_ej) over experts
-e, with D_ej the central difference of expert e's own loss.
+The ensemble's estimate from probe j concatenates the experts' estimates, x_j = (D_ej z_ej) over experts e, with D_ej
+the central difference of expert e's own loss.
 
 Shapes: N experts, J single probes, B sequences, T predicted bytes, M body parameters, V bytes, H embedding width.
 """
@@ -35,23 +35,23 @@ def ensemble_variance(
     seed: int,
     kind: ProbeKind = "sparse",
 ) -> pd.DataFrame:
-    """Variance at fixed weights on fixed text, one row per (chunk, precision, n_pert).
+    """Measure the variance at fixed weights on fixed text, one row per (chunk, precision, n_pert).
 
     Args:
         theta: bodies [N, M]; head: [N, V, H], or [1, V, H] shared by all.
-        chunks: bytes [chunks, N, B, T + 1], every expert its own batch.
-        engines: by the name of their precision, each with the number J of single probes that it measures. All use the
-            same probes on a chunk, the first J of them.
+        chunks: bytes [chunks, N, B, T + 1], one batch per expert.
+        engines: engine by name of its precision, with the number J of single probes that it measures. All use the first
+            J of the same probes on a chunk.
         eps: perturbation size.
-        n_perts: probes of an estimate.
+        n_perts: numbers of probes per estimate.
 
     Returns:
         `variance`: mean over single probes of ||x - E x||^2 / ||g||^2, divided by n_pert, with E x = diag(q) g and the
-            exact gradient g (docs/paper.md section 6); `variance_se` its standard error over probes.
-        `grouped`: the same of means of n_pert probes, so that the division by n_pert is measured; `grouped_se` its
-            standard error over the J / n_pert groups. Missing unless n_pert divides J, and the error with one group.
-        `predicted`: the formula of section 6 for each expert, summed; with 3 for the fourth moment of a normal number
-            where the formula has that of a sign, if probes are Gaussian.
+            exact gradient g (docs/paper.md section 6); `variance_se`, its standard error over probes.
+        `grouped`: the same for means of n_pert probes, which measures the division by n_pert; `grouped_se`, its
+            standard error over the J / n_pert groups. Missing unless n_pert divides J; the error also with one group.
+        `predicted`: the formula of section 6 summed over experts; for Gaussian probes, with 3 as the fourth moment in
+            place of a sign's.
     """
     experts = theta.shape[0]
     head = head.expand(experts, -1, -1)
@@ -88,14 +88,14 @@ def ensemble_variance(
 
 
 def activity(spec: LSTMSpec, kind: ProbeKind) -> NDArray[np.float64]:
-    """q = E z^2, [M]; for a Rademacher probe the probability that it moves a coordinate."""
+    """Return q = E z^2, [M]; for a Rademacher probe, the probability that it moves a coordinate."""
     return np.where(spec.gains, 1.0, 0.5) if kind == "sparse" else np.ones(spec.size)
 
 
 def _squared_errors(
     engine: Engine, probes: Probes, slopes: NDArray[np.float64], mean: NDArray[np.float64], n: int
 ) -> NDArray[np.float64]:
-    """||x - mean||^2 for the means x of n consecutive probes; slopes [N, J], mean [N, M], result [J / n]."""
+    """Compute ||x - mean||^2 for the means x of n consecutive probes; slopes [N, J], mean [N, M], result [J / n]."""
     out = np.empty(slopes.shape[1] // n)
     for i in range(len(out)):
         group = slice(i * n, (i + 1) * n)

@@ -1,4 +1,4 @@
-"""Verdicts on the paper's claims, by a rule that is stated before any number is seen and printed on the claims page."""
+"""Verdicts on the paper's claims, by a rule that is fixed before any number is seen and printed on the claims page."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class Difference:
     name: str
     mean: float
     low: float
-    """95 % interval over documents; not a number where none were resampled."""
+    """95 % interval over documents; NaN if none were resampled."""
     high: float
     seed_low: float
     seed_high: float
     seeds: int
     run: str = ""
-    """The runs that it was measured on."""
+    """The runs that were measured."""
     unit: str = "nats per byte"
     interpolated: bool = False
-    """Whether a loss in it lies between two milestones."""
+    """True if one of the losses lies between two milestones."""
 
     def side(self) -> Side:
-        """Which side of zero the intervals lie on."""
+        """Tell on which side of zero the intervals lie."""
         if math.isnan(self.seed_low):
             return "neither"
         lows = [x for x in (self.low, self.seed_low) if not math.isnan(x)]
@@ -49,13 +49,13 @@ class Difference:
 
 
 def difference_of(row: Any, name: str = "") -> Difference:
-    """Of a row that `contrasts.contrast` made."""
+    """Build a Difference from a `contrasts.contrast` row."""
     ends = (row.difference, row.low, row.high, row.seed_low, row.seed_high)
     return Difference(name, *ends, int(row.seeds), row.run, interpolated=bool(row.interpolated))
 
 
 def judge(differences: Sequence[Difference], untestable: str | None = None) -> tuple[Verdict, str]:
-    """The verdict and the reason for it."""
+    """Return the verdict and its reason."""
     if untestable is not None:
         return "not testable at this scale", untestable
     if not differences:

@@ -1,4 +1,4 @@
-"""Using trained ensembles: routed losses at speed, scores, samples, routes, and the folder that carries a model."""
+"""Use of trained ensembles: fast routed losses, scores, samples, routes, and model folders."""
 
 from __future__ import annotations
 

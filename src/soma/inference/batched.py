@@ -1,8 +1,8 @@
-"""The runner for any torch device: experts side by side in one batch, their groups padded to a common size.
+"""Runner for any torch device: experts side by side in one batch, with groups padded to a common size.
 
-A GPU launches the same few kernels for one expert or for a hundred, so experts whose groups are of similar size run
-together. Nothing here needs a compiler; `triton_runner` has kernels in place of the products. Shapes as in
-`soma.inference.runner`; E experts of a batch, B their sequences.
+A GPU launches the same few kernels for one expert or for a hundred, so experts with groups of similar size run
+together. Nothing here needs a compiler; `triton_runner` replaces the products by kernels. Shapes as in
+`soma.inference.runner`; E experts of a batch, B sequences of each.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from soma.models import lstm
 from soma.models.lstm import State
 from soma.models.spec import VOCABULARY, LSTMSpec
 
-_TIME = 64  # positions whose activations are alive at once
+_TIME = 64  # positions whose activations are held in memory at once
 _BUDGET = {"cpu": 1 << 22, "cuda": 1 << 28}
-"""Floats of activations alive at once."""
+"""Activations, in floats, held in memory at once."""
 
 Batch = tuple[list[int], NDArray[np.int64]]
-"""Experts [E] and their pairs [E, B], padded by repeating an expert's last one."""
+"""Experts [E] and their pairs [E, B], padded by repeating an expert's last pair."""
 
 
 class BatchedRunner(Runner):
-    """Batched matrix products over experts."""
+    """A runner with batched matrix products over experts."""
 
     name = "torch"
     _tile = 1
-    """Sequences of an expert that cost no more than one."""
+    """Number of sequences of an expert that cost no more than one."""
     _cut: int | None = None
-    """Sequences that groups are cut to where an expert may be in a batch twice at no cost."""
+    """Size to which groups are cut, if an expert can appear twice in a batch at no cost."""
 
     def __init__(self, spec: LSTMSpec, bodies: Tensor, heads: Tensor, device: torch.device) -> None:
         super().__init__(spec, bodies, heads)
@@ -47,7 +47,7 @@ class BatchedRunner(Runner):
         self, expert: NDArray[np.integer], sequence: NDArray[np.integer], tokens: NDArray[np.uint8], scored: int
     ) -> NDArray[np.float64]:
         out = torch.empty(len(expert), scored, device=self.device)
-        read = torch.tensor(tokens, device=self.device)  # a copy: what is given may be read-only
+        read = torch.tensor(tokens, device=self.device)  # copied because the argument may be read-only
         rows = torch.from_numpy(np.asarray(sequence, np.int64)).to(self.device)
         time = tokens.shape[1] - 1
         for experts, pairs in self._batches(expert, time):
@@ -59,7 +59,7 @@ class BatchedRunner(Runner):
         return out.double().cpu().numpy()
 
     def _nats(self, theta: Tensor, head: Tensor, text: Tensor, skip: int) -> Iterator[Tensor]:
-        """Nats [E, B, t] of successive bytes of a batch's text [E, B, T + 1], from the one at `skip` + 1 on."""
+        """Yield nats [E, B, t] of successive bytes of a batch's text [E, B, T + 1], starting at byte `skip` + 1."""
         time = text.shape[2] - 1
         state: State | None = None
         for first in range(0, time, _TIME):
@@ -70,7 +70,7 @@ class BatchedRunner(Runner):
                 yield lstm.cross_entropy(hidden[:, :, scored - first :], head, text[:, :, scored + 1 : last + 1])
 
     def start(self, pairs: int) -> Any:
-        """Per block, hidden and cell state [P, 1, D]."""
+        """Return zero hidden and cell states [P, 1, D] of every block."""
         zero = torch.zeros(pairs, 1, self.spec.width, device=self.device)
         return [(zero, zero) for _ in range(self.spec.depth)]
 
@@ -82,22 +82,22 @@ class BatchedRunner(Runner):
         return torch.softmax(logits.double(), dim=1).cpu().numpy()
 
     def _read(self, theta: Tensor, head: Tensor, text: Tensor, state: Any) -> Tensor:
-        """What the head multiplies, [P, H], after all bytes [P, 1, T]; the state moves on in place."""
+        """Return the head's input [P, H] after all bytes [P, 1, T]; updates the state in place."""
         hidden, state[:] = lstm.hidden(self.spec, theta, head, text, state)
         return hidden[:, 0, -1]
 
     def _weights(self, experts: list[int]) -> tuple[Tensor, Tensor]:
-        """Bodies [E, M] and heads [E, V, H], views of one head if it is shared."""
+        """Return bodies [E, M] and heads [E, V, H], as views of one head if it is shared."""
         which = torch.tensor(experts, device=self.device)
         heads = self._heads.expand(len(experts), -1, -1) if len(self._heads) == 1 else self._heads[which]
         return self._bodies[which], heads
 
     def _batches(self, expert: NDArray[np.integer], time: int) -> Iterator[Batch]:
-        """Groups of similar size together, so that at most half of a batch is padding beyond the tile."""
+        """Batch groups of similar size, so that at most half of a batch is padding beyond the tile."""
         per_sequence = min(_TIME, time) * (10 * self.spec.width + VOCABULARY)
         room = max(1, _BUDGET[self.device.type] // per_sequence)  # sequences at once
         largest = min(room, self._cut or room)
-        # One expert's pairs lie together.
+        # The pairs of an expert are adjacent.
         edges = np.flatnonzero(np.diff(expert, prepend=-1))
         groups = [
             (int(expert[a]), np.arange(first, min(first + largest, b)))

@@ -1,7 +1,7 @@
-"""How fast a request is answered (Table 12): routed, gathered, run, averaged, and its losses back in memory.
+"""Speed of complete requests (Table 12): routing, gathering, forward, averaging, and losses back in host memory.
 
-A request is one window: R routed bytes and W - R scored ones. Times are of complete batches of requests; the kernel
-returns only when all its results are there, and a GPU's are copied to the host, so nothing is left in flight.
+A request is one window: R routed bytes and W - R scored bytes. Times cover complete batches of requests; the kernel
+returns only when all its results are ready, and a GPU's results are copied to the host, so nothing is left in flight.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ WARM_UPS, REPEATS = 2, 7
 def measure(
     ensemble: Ensemble, windows: NDArray[np.uint8], *, repeats: int = REPEATS, warm_ups: int = WARM_UPS
 ) -> dict[str, Any]:
-    """Throughput, latency, share of routing and peak memory of one ensemble on one batch of requests.
+    """Measure throughput, latency, share of routing and peak memory of one ensemble on one batch of requests.
 
     Args:
-        windows: bytes [n, W + 1], one request each; the last byte is a target only.
+        windows: bytes [n, W + 1], one request per row; the last byte is only a target.
 
     Returns:
-        One row: `requests`, sizes, `seconds` of a batch (median, `seconds_min`, `seconds_max`),
-        `bytes_per_second` (W input bytes of every request), `scored_bytes_per_second`, `latency_seconds` (median of a
-        batch of one request), `routing_share` (median), `peak_bytes` and how it was measured, engine, device, threads.
+        One row: `requests`, sizes, `seconds` per batch (median, `seconds_min`, `seconds_max`),
+        `bytes_per_second` (W input bytes per request), `scored_bytes_per_second`, `latency_seconds` (median for a batch
+        of one request), `routing_share` (median), `peak_bytes` and its kind, engine, device, threads.
     """
     runner = ensemble.runner
     memory = _Peak(ensemble.device)
@@ -71,7 +71,7 @@ def measure(
 
 
 def timed(work: Callable[[], float], repeats: int, warm_ups: int) -> tuple[list[float], list[float]]:
-    """Seconds of each repeat, and what `work` returned in each: the seconds of routing inside."""
+    """Return the seconds of each repeat, and the seconds of routing within it, as returned by `work`."""
     totals, inside = [], []
     for i in range(warm_ups + repeats):
         started = time.perf_counter()
@@ -84,7 +84,7 @@ def timed(work: Callable[[], float], repeats: int, warm_ups: int) -> tuple[list[
 
 
 def _complete(ensemble: Ensemble, windows: NDArray[np.uint8]) -> float:
-    """Answer a batch of requests; the seconds that routing took."""
+    """Answer a batch of requests and return the seconds spent on routing."""
     started = time.perf_counter()
     selected = ensemble.select(windows)
     routed = time.perf_counter() - started
@@ -93,7 +93,7 @@ def _complete(ensemble: Ensemble, windows: NDArray[np.uint8]) -> float:
 
 
 class _Peak:
-    """The most memory in use since this was made: the device's for a GPU, else the process's."""
+    """Peak memory use since creation: the device's for a GPU, else the process's."""
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -102,13 +102,13 @@ class _Peak:
             torch.cuda.reset_peak_memory_stats(device)
             return
         try:
-            Path("/proc/self/clear_refs").write_text("5")  # Linux: the high-water mark starts again from here
+            Path("/proc/self/clear_refs").write_text("5")  # Linux: resets the high-water mark
             self.reset = True
         except OSError:
             pass
 
     def read(self) -> tuple[int, str]:
-        """Bytes, and of what."""
+        """Return the peak in bytes and a description of what it counts."""
         if self.device.startswith("cuda"):
             return torch.cuda.max_memory_allocated(self.device), "device, allocated"
         if self.reset:

@@ -1,6 +1,6 @@
-"""The model card: what a model was trained on, what it costs and loses, its limits, and how to load it.
+"""Model card: training data, costs, losses and limits of a model, and how to load it.
 
-A card holds what it is given and nothing else: a number that was not measured is `not measured`.
+A card contains only the given facts: a number that was not measured reads `not measured`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Loss(Model):
     """A measured loss."""
 
     set: str
-    """What it was measured on, for example `test`."""
+    """Evaluation set, for example `test`."""
     k: int
     """Experts averaged."""
     nats: float
-    """Per byte."""
+    """Nats per byte."""
     low: float | None = None
     high: float | None = None
     """Ends of the 95 % interval over documents."""
@@ -46,27 +46,27 @@ class Cost(Model):
     value: float
     unit: str
     convention: str = ""
-    """How it was counted."""
+    """Counting convention."""
 
 
 class Card(Model):
     """Facts for a model card."""
 
     data: tuple[str, ...] = ()
-    """Sentences on the training text."""
+    """Sentences about the training text."""
     licence: str = ""
-    """Of the training text."""
+    """Licence of the training text."""
     losses: tuple[Loss, ...] = ()
     costs: dict[str, Cost] = Field(default_factory=dict)
-    """By quantity (`COSTS`)."""
+    """Costs by quantity (`COSTS`)."""
     machine: str = ""
-    """What the times were measured on."""
+    """Machine on which the times were measured."""
     limits: tuple[str, ...] = ()
-    """Sentences, beyond those that hold for every model of this kind."""
+    """Sentences, in addition to those that hold for every model of this kind."""
 
 
 def card(about: Mapping[str, Any], facts: Card, name: str) -> str:
-    """README.md of a model's folder, from `ensemble.json` and the facts given."""
+    """Return README.md of a model's folder, from `ensemble.json` and the given facts."""
     n, k, prefix, window = about["experts"], about["k"], about["prefix"], about["window"]
     chosen = (
         f"a router reads the first {prefix} bytes of a text and chooses {k} of them, whose predictions are averaged"

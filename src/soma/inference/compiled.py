@@ -1,6 +1,6 @@
-"""The CPU's runner: a C++ kernel whose lanes hold features, fast for few sequences of an expert (csrc/infer.cpp).
+"""CPU runner: a C++ kernel whose lanes hold features, fast for few sequences per expert (csrc/infer.cpp).
 
-Weights are packed once, when the runner is made. Shapes as in `soma.inference.runner`; L depth, D padded width.
+Weights are packed once, when the runner is created. Shapes as in `soma.inference.runner`; L depth, D padded width.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class _Request(ctypes.Structure):
 
 
 class CompiledRunner(Runner):
-    """Experts packed for the kernel. It uses as many threads as torch does (`torch.set_num_threads`)."""
+    """Experts packed for the kernel, which uses as many threads as torch (`torch.set_num_threads`)."""
 
     name = "cpu"
     source = "csrc/infer.cpp"
-    """What the library is compiled from; the digest of the code counts it (soma.digests)."""
+    """Source of the library; part of the code digest (soma.digests)."""
 
     def __init__(self, spec: LSTMSpec, bodies: Tensor, heads: Tensor) -> None:
         super().__init__(spec, bodies, heads)
@@ -64,7 +64,7 @@ class CompiledRunner(Runner):
         return out
 
     def start(self, pairs: int) -> NDArray[np.float32]:
-        """[P, 2 L D]"""
+        """Return zero states [P, 2 L D]."""
         return np.zeros((pairs, self._state), np.float32)
 
     def advance(
@@ -112,7 +112,7 @@ class CompiledRunner(Runner):
 
 
 def available() -> bool:
-    """Whether a kernel that this machine can run was built."""
+    """Return True if a kernel was built that this machine can run."""
     try:
         library()
     except SomaError:
@@ -121,10 +121,10 @@ def available() -> bool:
 
 
 def library() -> Any:
-    """The kernel for this machine, or for the instruction set that SOMA_CPU_ISA names.
+    """Return the kernel for this machine, or for the instruction set in SOMA_CPU_ISA.
 
     Raises:
-        SomaError: it was not built, or the processor lacks the instructions.
+        SomaError: if it was not built, or the processor lacks the instructions.
     """
     wanted = os.environ.get("SOMA_CPU_ISA")
     for isa in (wanted,) if wanted else cpu.INSTRUCTION_SETS:
@@ -138,8 +138,8 @@ def library() -> Any:
 
 @cache
 def load(isa: str) -> Any:
-    """The kernel for an instruction set; None if it was not built or this processor lacks the instructions."""
-    if cpu.library(isa) is None:  # the engine's library asks the processor
+    """Return the kernel for an instruction set; None if it was not built or this processor lacks the instructions."""
+    if cpu.library(isa) is None:  # the engine's library checks the processor
         return None
     found = find_spec(f"soma.inference._cpu_{isa}")
     if found is None or found.origin is None:

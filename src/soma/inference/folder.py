@@ -1,7 +1,7 @@
-"""A model's folder: `weights.safetensors`, `features/` and `router/` as routing wrote them, `ensemble.json`, README.md.
+"""Model folders: `weights.safetensors`, `features/` and `router/` as routing wrote them, `ensemble.json`, README.md.
 
-`ensemble.json` says what the ensemble is and how it was trained to be used, and holds the hash of every file but the
-model card, which people may edit. Nothing in it is code.
+`ensemble.json` describes the ensemble and its intended use, and holds the hash of every file except the model card,
+which people may edit. It contains no code.
 
 Shapes: N experts, M parameters of a body, V = 256 bytes, H embedding width.
 """
@@ -53,18 +53,18 @@ def export(
 
     Args:
         bodies, heads: [N, M], and [N, V, H] or [1, V, H] shared by all.
-        run, iterate, update: which weights of which run these are.
-        k: experts averaged unless a user asks for another number.
-        prefix, window: bytes that are routed, and of a window in all.
-        features, router: folders that routing wrote; both None where experts are not chosen by a router.
-        facts: what the model card says beyond the above.
-        sources: what the weights were read from, with hashes; recorded as it is.
+        run, iterate, update: origin of the weights.
+        k: number of experts averaged by default.
+        prefix, window: routed bytes, and bytes of a whole window.
+        features, router: folders that routing wrote; both None if experts are not chosen by a router.
+        facts: further facts for the model card.
+        sources: files that the weights were read from, with hashes; recorded unchanged.
 
     Returns:
-        `ensemble.json`.
+        The content of `ensemble.json`.
 
     Raises:
-        SomaError: weights that are not numbers, sizes that do not fit each other, or a damaged router.
+        SomaError: if weights are not finite, sizes do not match, or the router is damaged.
     """
     experts = len(bodies)
     if not 1 <= k <= experts:
@@ -106,10 +106,10 @@ def export(
 
 
 def read(directory: Path) -> tuple[LSTMSpec, Tensor, Tensor, Router | None, dict[str, Any]]:
-    """Sizes, bodies [N, M], heads [N or 1, V, H], router and manifest of a model's folder.
+    """Read sizes, bodies [N, M], heads [N or 1, V, H], router and manifest of a model's folder.
 
     Raises:
-        SomaError: the folder or a file is missing, or a file was altered.
+        SomaError: if the folder or a file is missing, or a file was altered.
     """
     about = _verified(directory)
     spec = LSTMSpec(about["width"], about["depth"], about["embedding"])
@@ -128,7 +128,7 @@ def read(directory: Path) -> tuple[LSTMSpec, Tensor, Tensor, Router | None, dict
 
 
 def _verified(directory: Path) -> dict[str, Any]:
-    """`ensemble.json`, after every file was compared with it."""
+    """Check every file against `ensemble.json` and return its content."""
     if not directory.is_dir():
         raise SomaError(f"there is no folder {directory}; name one that `soma export` wrote.")
     path = directory / MANIFEST
@@ -151,7 +151,7 @@ def _verified(directory: Path) -> dict[str, Any]:
 
 
 def _routing(features: Path | None, router: Path | None, experts: int) -> dict[str, Path]:
-    """The folders to copy, after a check that they belong together and to this many experts."""
+    """Return the folders to copy, after checking that they match each other and the number of experts."""
     if features is None or router is None:
         return {}
     loaded = Router.load(router, Features.load(features))

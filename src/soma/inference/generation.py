@@ -1,12 +1,12 @@
-"""One byte at a time: the states of the experts of one stream, and what they say comes next.
+"""Generation byte by byte: the states of a stream's experts, and their predictions of the next byte.
 
-Routing needs the first R bytes of a text. Before they are there, a stream is routed on the bytes that there are, again
-after each new byte; when the choice changes, the chosen experts read the whole beginning from the zero state, so that
-at any moment the stream is where a full forward of its experts would be. From byte R on the choice is final, as in
-evaluation, and states are carried on without a reset: beyond the window of training this is extrapolation.
+Routing needs the first R bytes of a text. Until then, a stream is routed again after each new byte, on the bytes so
+far. When the choice changes, the chosen experts read the text from the zero state, so the stream is always in the state
+of a full forward pass of its experts. From byte R on, the choice is final, as in evaluation, and states are carried on
+without a reset; beyond the training window, this is extrapolation.
 
-A text without a byte gives a recurrent network nothing to start from: an empty prompt is read as one line feed, which
-is no part of the text that follows. It is routed as an empty text is.
+A recurrent network needs a byte to start from, so an empty prompt is read as one line feed, which is not part of the
+generated text. It is routed as an empty text.
 
 Shapes: K experts, V = 256 bytes, R routed prefix bytes.
 """
@@ -25,11 +25,11 @@ from soma.inference.runner import Runner
 from soma.inference.sampling import Sampling
 
 START = b"\n"
-"""What is read before an empty prompt: documents of the training text stand behind line feeds."""
+"""Read before an empty prompt, since documents of the training text follow line feeds."""
 
 
 class Generation:
-    """A stream of bytes and the states of the experts that read it."""
+    """A stream of bytes with the states of the experts that read it."""
 
     def __init__(self, runner: Runner, router: PrefixRouter | None, k: int, prefix: int, prompt: bytes) -> None:
         self._runner, self._router, self._k, self._prefix = runner, router, k, prefix
@@ -40,15 +40,15 @@ class Generation:
 
     @property
     def experts_probabilities(self) -> NDArray[np.float64]:
-        """Of every byte that may come next, under each expert, [K, V]."""
+        """Next-byte probabilities under each expert, [K, V]."""
         return self._each
 
     @property
     def probabilities(self) -> NDArray[np.float64]:
-        """Of every byte that may come next, under the ensemble, [V].
+        """Next-byte probabilities under the ensemble, [V].
 
         Raises:
-            SomaError: the weights gave something that is not a number.
+            SomaError: if a probability is not a number.
         """
         mean: NDArray[np.float64] = self._each.mean(axis=0)
         if not np.isfinite(mean).all():
@@ -58,7 +58,7 @@ class Generation:
         return mean
 
     def push(self, byte: int) -> None:
-        """The stream goes on with this byte."""
+        """Append a byte to the stream and let the experts read it."""
         self.text.append(byte)
         if len(self.text) <= self._prefix:
             experts = self._choose()
@@ -83,7 +83,7 @@ class Generation:
 
 
 def generate(stream: Generation, sampling: Sampling, length: int | None) -> Iterator[bytes]:
-    """Draw bytes and let the stream read them; each is yielded before the next is computed."""
+    """Draw bytes and let the stream read them, yielding each before computing the next."""
     position = 0
     while length is None or position < length:
         byte = sampling.draw(stream.probabilities, position)

@@ -1,6 +1,6 @@
-"""A trained ensemble, ready to use: routed losses, scores, routes and samples.
+"""Trained ensembles, ready to use: routed losses, scores, routes and samples.
 
-Shapes: N experts, M parameters of a body, V = 256 bytes, H embedding width, n windows, K experts averaged for each,
+Shapes: N experts, M parameters of a body, V = 256 bytes, H embedding width, n windows, K experts averaged per window,
 W window bytes, R routed prefix bytes, S scored bytes.
 """
 
@@ -32,42 +32,42 @@ from soma.inference.score import Score, cut, score_windows
 from soma.models.spec import LSTMSpec
 
 _SEQUENCES = 4096
-"""Windows of one call: their losses take 100 MB at the paper's sizes."""
+"""Windows per call; their losses take 100 MB at the paper's sizes."""
 
 
 @dataclass(frozen=True)
 class Route:
-    """Where a text goes, nearest expert first."""
+    """The experts chosen for a text, nearest first."""
 
     experts: tuple[int, ...]
     similarities: tuple[float, ...]
     """Cosine between the text and each expert's cluster."""
     read: int
-    """Bytes that were looked at."""
+    """Number of bytes that routing read."""
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Experts, their router, and how they are to be used."""
+    """A trained ensemble: experts, their router, and settings for their use."""
 
     spec: LSTMSpec
     bodies: Tensor
-    """[N, M]"""
+    """Bodies [N, M]."""
     heads: Tensor
-    """[N, V, H], or [1, V, H] shared by all."""
+    """Heads [N, V, H], or [1, V, H] shared by all."""
     router: PrefixRouter | None
-    """None where the experts' shards mean nothing to a router: then the first k experts serve every text."""
+    """None if a router cannot use the experts' shards; then the first k experts serve every text."""
     k: int
     """Experts averaged."""
     prefix: int
-    """R"""
+    """R, bytes that are routed."""
     window: int
-    """W"""
+    """W, bytes of a window."""
     about: dict[str, Any]
-    """`ensemble.json` of the folder; empty for an ensemble made by hand."""
+    """`ensemble.json` of the folder; empty for an ensemble built in code."""
     engine: str = "auto"
-    """`cpu` (the compiled kernel), `triton` (the GPU's kernels), `torch`, `evaluator` (the engine of evaluation, to the
-    bit), or `auto`, the fastest one present."""
+    """`cpu` (compiled kernel), `triton` (GPU kernels), `torch`, `evaluator` (bit-identical to evaluation), or `auto`,
+    the fastest available."""
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -81,13 +81,13 @@ class Ensemble:
 
     @classmethod
     def load(cls, path: str | Path, *, k: int | None = None, engine: str = "auto", device: str = "cpu") -> Ensemble:
-        """Read a folder that `soma export` wrote; every file is checked against its hash.
+        """Read a folder written by `soma export` and check every file against its hash.
 
         Args:
-            k: experts to average, instead of the number that the folder names.
+            k: number of experts to average, in place of the folder's default.
 
         Raises:
-            SomaError: a file is missing or altered, k does not fit, or the engine or device is not there.
+            SomaError: if a file is missing or altered, k is out of range, or the engine or device is not available.
         """
         spec, bodies, heads, router, about = folder.read(Path(path))
         model = cls(
@@ -102,35 +102,35 @@ class Ensemble:
             engine,
             device,
         )
-        _ = model.runner  # a missing engine is told here
+        _ = model.runner  # raises here if the engine is missing
         return model
 
     def with_k(self, k: int) -> Ensemble:
-        """The same experts, another number of them averaged."""
+        """Return the same ensemble, but averaging k experts."""
         return replace(self, k=k)
 
     @property
     def experts(self) -> int:
-        """N"""
+        """N, the number of experts."""
         return len(self.bodies)
 
     @cached_property
     def runner(self) -> Runner:
-        """Packed or placed on the device when first used."""
+        """The runner, with weights packed or placed on the device at first use."""
         return make_runner(self.spec, self.bodies, self.heads, self.engine, self.device)
 
     def select(self, windows: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Experts of each window [n, at least R], nearest first, from its first R bytes; int64 [n, K]."""
+        """Choose the experts of each window [n, at least R] from its first R bytes; int64 [n, K], nearest first."""
         if self.router is None:
             return np.broadcast_to(np.arange(self.k), (len(windows), self.k))
         return self.router.route(windows, self.prefix, self.k)
 
     def losses(self, windows: NDArray[np.uint8], selected: NDArray[np.integer] | None = None) -> NDArray[np.float64]:
-        """Nats of every scored byte under the mean probability of the selected experts, as `soma.ensemble` has it.
+        """Compute nats of every scored byte under the mean probability of the selected experts, as in `soma.ensemble`.
 
         Args:
             windows: bytes [n, T + 1] with T > R, each read from the zero state.
-            selected: experts of each window, [n, K]; None routes them.
+            selected: experts of each window, [n, K]; None routes the windows.
 
         Returns:
             float64 [n, T - R].
@@ -150,14 +150,14 @@ class Ensemble:
         return mixture_losses(each.reshape(*selected.shape, scored))
 
     def score(self, text: str | bytes) -> Score:
-        """Nats and bits per byte of a text, with an interval over its windows.
+        """Compute nats and bits per byte of a text, with an interval over its windows.
 
-        The text is read as an evaluation set is: windows of W + 1 bytes, each from the zero state; the first R bytes
-        of a window are routed and not scored, and windows follow each other so that every later byte is scored once.
-        The last window may be shorter.
+        The text is read like an evaluation set: in windows of W + 1 bytes, each from the zero state. The first R bytes
+        of a window are routed and not scored, and windows overlap so that every later byte is scored once. The last
+        window may be shorter.
 
         Raises:
-            SomaError: the text is too short to score one byte.
+            SomaError: if the text is too short to score one byte.
         """
         data = text.encode() if isinstance(text, str) else text
         whole, rest = cut(data, self.window, self.prefix)
@@ -167,10 +167,10 @@ class Ensemble:
         return score_windows(losses)
 
     def route(self, text: str | bytes, k: int | None = None) -> Route:
-        """Experts of a text from its first R bytes, or from what there is of them.
+        """Choose the experts of a text from its first R bytes, or fewer if it is shorter.
 
         Raises:
-            SomaError: the ensemble has no router, or k does not fit.
+            SomaError: if the ensemble has no router, or k is out of range.
         """
         if self.router is None:
             raise SomaError("this ensemble has no router: its experts share one shard or have shards without meaning.")
@@ -180,7 +180,7 @@ class Ensemble:
         return Route(tuple(experts), tuple(float(similarity[e]) for e in experts), len(data))
 
     def generation(self, prompt: str | bytes = b"") -> Generation:
-        """A stream that has read `prompt` and says what may come next."""
+        """Start a stream that has read `prompt` and predicts the next byte."""
         return Generation(
             self.runner, self.router, self.k, self.prefix, prompt.encode() if isinstance(prompt, str) else prompt
         )
@@ -195,12 +195,12 @@ class Ensemble:
         top_p: float | None = None,
         seed: int = 0,
     ) -> Iterator[bytes]:
-        """Bytes that may follow the prompt, one by one; without a length it does not end.
+        """Generate bytes after the prompt, one by one; without a length, endlessly.
 
         Args:
-            temperature: below 1 prefers likely bytes; 0 takes the likeliest.
-            top_k: draw among that many likeliest bytes only.
-            top_p: draw among the fewest likeliest bytes that hold this probability.
+            temperature: values below 1 favour likely bytes; 0 takes the likeliest.
+            top_k: draw only among the k likeliest bytes.
+            top_p: draw only among the fewest likeliest bytes that reach this probability.
             seed: the same seed and settings give the same bytes (on one kind of processor).
         """
         return generate(self.generation(prompt), Sampling(temperature, top_k, top_p, seed), length)
@@ -212,11 +212,11 @@ RUNNERS = {
     "torch": "soma.inference.batched:BatchedRunner",
     "evaluator": "soma.inference.evaluator:EvaluatorRunner",
 }
-"""Where the class of each runner is. Imported when used, so that what was measured with one depends on no other."""
+"""Location of each runner's class, imported on use so that measurements with one runner do not depend on another."""
 
 
 def make_runner(spec: LSTMSpec, bodies: Tensor, heads: Tensor, engine: str, device: str) -> Runner:
-    """The runner called `engine`; `auto` is the device's kernels if they are there, else torch.
+    """Create the runner named `engine`; `auto` means the device's kernels if available, else torch.
 
     Raises:
         SomaError: if the engine or the device is not available here.
@@ -248,7 +248,7 @@ def make_runner(spec: LSTMSpec, bodies: Tensor, heads: Tensor, engine: str, devi
 
 
 def _best(device: str) -> str:
-    """The fastest runner that is here."""
+    """Return the name of the fastest available runner."""
     if device.startswith("cuda") and find_spec("triton") is not None:
         return "triton"
     return "cpu" if device == "cpu" and resolve_name("soma.inference.compiled:available")() else "torch"

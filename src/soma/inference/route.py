@@ -1,8 +1,8 @@
-"""Routing of short prefixes, made cheap: the choice of `Router.route` without its setup per call.
+"""Fast routing of short prefixes: the choice of `Router.route` without its setup per call.
 
-Features are computed as scikit-learn and scipy would compute them (same operations, same order), from a dictionary and
-a regular expression alone. Scores are one plain product; where two of them lie so close that its rounding could decide,
-the row goes to `Router.scores`. So the choice is that of `Router.route`, always.
+Features are computed with the operations of scikit-learn and scipy, in the same order, but only from a dictionary and a
+regular expression. Scores are one plain product; if two are so close that its rounding could decide, `Router.scores`
+decides. The choice therefore always equals that of `Router.route`.
 
 Shapes: n texts, N experts, D dimensions, V words, K chosen experts.
 """
@@ -20,12 +20,12 @@ from soma.errors import SomaError
 from soma.routing.features import Texts, byte_strings
 from soma.routing.router import Router
 
-_WORD = re.compile(r"\b\w\w+\b")  # scikit-learn's default; its stop words are in no fitted vocabulary
-_COUNTS = 1024  # words repeated more often than this in one text are looked up one by one
+_WORD = re.compile(r"\b\w\w+\b")  # scikit-learn's default; fitted vocabularies contain no stop words
+_COUNTS = 1024  # weights of larger counts are not tabulated
 
 
 class PrefixRouter:
-    """A router that is ready: word index, contiguous components, contiguous centroids."""
+    """A router prepared for repeated calls: word index, contiguous components, contiguous centroids."""
 
     def __init__(self, router: Router) -> None:
         features = router.features
@@ -36,8 +36,8 @@ class PrefixRouter:
         self._mean_D = features.mean_D
         self._centroids_DN = np.ascontiguousarray(router.centroids_KD.T)
         self._offset_N = router.prices_K if router.assignment == "priced" else np.zeros_like(router.prices_K)
-        self._weight = np.log(np.arange(1, _COUNTS + 1, dtype=np.float32)) + 1  # of a word's count
-        # Two float32 sums of D products of unit vectors differ by at most this, in whatever order they are taken.
+        self._weight = np.log(np.arange(1, _COUNTS + 1, dtype=np.float32)) + 1  # by a word's count
+        # Two float32 sums of D products of unit vectors differ by at most this, in any order of summation.
         self._doubt = 4 * features.dims * float(np.finfo(np.float32).eps)
 
     @property
@@ -46,10 +46,10 @@ class PrefixRouter:
         return self.router.n
 
     def route(self, texts: Texts, prefix: int, k: int) -> NDArray[np.int64]:
-        """The k nearest experts of each text, best first, int64 (n, K); what lies beyond `prefix` is not looked at.
+        """Choose the k nearest experts of each text from its first `prefix` bytes, best first, int64 (n, K).
 
         Raises:
-            SomaError: k is larger than the number of experts.
+            SomaError: if k is below 1 or larger than the number of experts.
         """
         if not 1 <= k <= self.n:
             raise SomaError(f"k = {k} experts cannot be chosen from {self.n}; choose k between 1 and {self.n}.")
@@ -68,14 +68,14 @@ class PrefixRouter:
         return np.ascontiguousarray(chosen[:, :k], dtype=np.int64)
 
     def vectors(self, texts: Sequence[bytes]) -> NDArray[np.float32]:
-        """The unit rows of `Features.transform`, float32 (n, D)."""
+        """Compute the unit rows of `Features.transform`, float32 (n, D)."""
         get = self._column.get
         found = [[get(word, -1) for word in _WORD.findall(text.decode(errors="ignore").lower())] for text in texts]
         lengths = np.fromiter(map(len, found), np.int64, len(found))
         columns = np.fromiter((column for row in found for column in row), np.int64, int(lengths.sum()))
         rows = np.repeat(np.arange(len(found)), lengths)[columns >= 0]
         columns = columns[columns >= 0]
-        # Every word of a text once, in the order of the columns.
+        # Each word of a text once, in column order.
         words = len(self._column)
         cells, counts = np.unique(rows * words + columns, return_counts=True)
         rows, columns = np.divmod(cells, words)
@@ -95,10 +95,10 @@ class PrefixRouter:
         return np.asarray(projected_nD / lengths_n1)
 
     def similarities(self, text: bytes) -> NDArray[np.float32]:
-        """Cosine of a text and each expert's centroid, (N,)."""
+        """Compute the cosine between a text and each expert's centroid, (N,)."""
         return np.asarray((self.vectors([text]) @ self._centroids_DN)[0])
 
     def terms(self, expert: int, count: int) -> list[str]:
-        """The words that an expert's cluster has most beyond the average text, best first."""
+        """Return the words most over-represented in an expert's cluster relative to the average text, best first."""
         weight_V = self.router.centroids_KD[expert] @ self.router.features.components_DV
         return [self.router.features.words[v] for v in np.argsort(-weight_V, kind="stable")[:count]]

@@ -1,4 +1,4 @@
-"""What runs the experts: pairs of an expert and a sequence, in groups of one expert, with or without a carried state.
+"""Runners of experts: pairs of an expert and a sequence, grouped by expert, with or without a carried state.
 
 Shapes: N experts, M parameters of a body, V = 256 bytes, H embedding width, n sequences, P pairs, T bytes read,
 S scored positions.
@@ -32,35 +32,35 @@ class Runner(ABC):
     def losses(
         self, expert: NDArray[np.integer], sequence: NDArray[np.integer], tokens: NDArray[np.uint8], scored: int
     ) -> NDArray[np.float64]:
-        """Nats of the last `scored` bytes of each pair, read from the zero state; float64 [P, S].
+        """Compute nats of the last `scored` bytes of each pair, read from the zero state; float64 [P, S].
 
         Args:
-            expert: of each pair, [P]; pairs of one expert lie together.
-            sequence: row of `tokens` of each pair, [P].
+            expert: expert of each pair, [P]; pairs of one expert are adjacent.
+            sequence: row of `tokens` for each pair, [P].
             tokens: bytes [n, T + 1].
         """
 
     @abstractmethod
     def start(self, pairs: int) -> Any:
-        """Zero states of that many pairs, for `advance`."""
+        """Return zero states of `pairs` pairs, for `advance`."""
 
     @abstractmethod
     def advance(self, expert: NDArray[np.integer], tokens: NDArray[np.uint8], state: Any) -> NDArray[np.float64]:
-        """Each pair reads bytes [P, T]; its state moves on in place.
+        """Read bytes [P, T] with each pair, updating its state in place.
 
         Args:
-            expert: of each pair, [P]; pairs of one expert lie together.
+            expert: expert of each pair, [P]; pairs of one expert are adjacent.
 
         Returns:
-            Probabilities of every byte to come next, float64 [P, V], each row with the sum 1.
+            Next-byte probabilities, float64 [P, V]; each row sums to 1.
         """
 
 
 def grouped(selected: NDArray[np.integer]) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]:
-    """The pairs of selected experts [n, K], in groups of one expert.
+    """Group the pairs of selected experts [n, K] by expert.
 
     Returns:
-        expert and sequence of each pair, [n K] each, and where the pair's (sequence, rank) lies in the flat `selected`.
+        Expert and sequence of each pair, and the pair's index (sequence, rank) into the flat `selected`; [n K] each.
     """
     flat = np.ascontiguousarray(selected).reshape(-1)
     order = np.argsort(flat, kind="stable")

@@ -1,4 +1,4 @@
-"""Drawing a byte from a distribution: temperature, top-k, top-p, and a stream of counted random numbers."""
+"""Sampling of a byte from a distribution: temperature, top-k, top-p, and counter-based random numbers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from soma.rng import Stream
 
 @dataclass(frozen=True)
 class Sampling:
-    """How bytes are drawn."""
+    """Settings for drawing bytes."""
 
     temperature: float = 1.0
     """Probabilities are raised to 1/temperature; 0 takes the likeliest byte."""
     top_k: int | None = None
-    """Only that many likeliest bytes can be drawn; None: all."""
+    """Draw only among the k likeliest bytes; None: among all."""
     top_p: float | None = None
-    """Only the fewest likeliest bytes that hold this probability can be drawn; None: all."""
+    """Draw only among the fewest likeliest bytes that reach this probability; None: among all."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -32,10 +32,10 @@ class Sampling:
             raise SomaError(f"top-p is {self.top_p}; give a probability above 0 and up to 1.")
 
     def distribution(self, probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What is drawn from, [V]: temperature first, then top-k, then top-p of what is left; a tie keeps lower bytes.
+        """Apply temperature, then top-k, then top-p to what remains, [V]; ties keep lower bytes.
 
         Args:
-            probabilities: of the ensemble, [V].
+            probabilities: the ensemble's probabilities, [V].
         """
         if self.temperature == 0:
             out = np.zeros_like(probabilities)
@@ -49,14 +49,14 @@ class Sampling:
             out[order[self.top_k :]] = 0
         out /= out.sum()
         if self.top_p is not None:
-            # A byte stays if those before it hold less than top_p, so the likeliest always does.
+            # A byte stays if the likelier ones sum to less than top_p, so the likeliest always stays.
             before = np.cumsum(out[order]) - out[order]
             out[order[before >= self.top_p]] = 0
             out /= out.sum()
         return out
 
     def draw(self, probabilities: NDArray[np.float64], position: int) -> int:
-        """The byte at a position of the sample: a function of seed, position and probabilities alone."""
+        """Draw the byte at a position of the sample, as a function of only seed, position and probabilities."""
         total = np.cumsum(self.distribution(probabilities))
         u = Stream.named(self.seed, "sample").uniform(1, update=position)[0]
         return int(np.searchsorted(total, u * total[-1], side="right"))

@@ -1,4 +1,4 @@
-"""Cutting a text into the windows that are scored, and the interval of its mean loss.
+"""Scoring of a text: its windows, and the interval of its mean loss.
 
 Shapes: n windows, W window bytes, R routed prefix bytes.
 """
@@ -15,41 +15,41 @@ from soma.errors import SomaError
 from soma.rng import Stream
 
 _DRAWS = 1000
-_NUMBERS = 1 << 18  # random numbers alive at once
+_NUMBERS = 1 << 18  # random numbers held in memory at once
 _DOCUMENTS = 10
-"""With fewer documents than this an interval over documents says little; windows are resampled instead."""
+"""With fewer documents, an interval over documents says little, so windows are resampled instead."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """Loss of a text or of several, with a 95 % interval."""
+    """The loss of one or several texts, with a 95 % interval."""
 
     nats: float
-    """Per byte."""
+    """Nats per byte."""
     low: float
-    """Ends of the interval of `nats`; NaN where there are fewer than two units to resample."""
+    """Ends of the interval of `nats`; NaN with fewer than two units to resample."""
     high: float
     bytes: int
     """Scored bytes."""
     windows: int
     unit: str
-    """What the bootstrap resamples: `windows` or `documents`."""
+    """Unit that the bootstrap resamples: `windows` or `documents`."""
     sums: NDArray[np.float64] = field(compare=False, repr=False)
     """Nats and bytes of each window, [n, 2]."""
 
     @property
     def bits(self) -> float:
-        """Per byte."""
+        """Bits per byte."""
         return self.nats / float(np.log(2))
 
 
 def cut(text: bytes, window: int, prefix: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8] | None]:
-    """Windows [n, W + 1], each W - R bytes after the one before, and a shorter last one [1, ...] if bytes are left.
+    """Cut windows [n, W + 1] at a stride of W - R bytes, and a shorter last one [1, ...] if bytes are left.
 
     Every byte from R + 1 on is scored once.
 
     Raises:
-        SomaError: fewer than R + 2 bytes.
+        SomaError: if there are fewer than R + 2 bytes.
     """
     data = np.frombuffer(text, np.uint8)
     if not len(data):
@@ -72,13 +72,13 @@ def cut(text: bytes, window: int, prefix: int) -> tuple[NDArray[np.uint8], NDArr
 
 
 def score_windows(losses: Sequence[NDArray[np.float64]]) -> Score:
-    """The mean loss of one text's windows; `losses` has the nats of every scored byte of each."""
+    """Compute the mean loss of one text's windows from the nats of every scored byte of each."""
     sums = np.array([[row.sum(), len(row)] for row in losses])
     return _score(sums, sums, "windows")
 
 
 def total(scores: Sequence[Score]) -> Score:
-    """All texts together: resampled by document if there are enough of them, else by window."""
+    """Combine the scores of all texts, resampling documents if there are enough of them, else windows."""
     sums = np.concatenate([score.sums for score in scores])
     if len(scores) < _DOCUMENTS:
         return _score(sums, sums, "windows")
@@ -86,7 +86,7 @@ def total(scores: Sequence[Score]) -> Score:
 
 
 def _score(sums: NDArray[np.float64], units: NDArray[np.float64], name: str) -> Score:
-    """A percentile bootstrap of the ratio of summed nats to summed bytes over `units`, [u, 2]."""
+    """Bootstrap a percentile interval of the ratio of summed nats to summed bytes over `units`, [u, 2]."""
     low = high = float("nan")
     if len(units) > 1:
         ratios = []

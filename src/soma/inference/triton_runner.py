@@ -1,6 +1,6 @@
-"""The GPU's runner: the kernels of training over the experts of a batch, each with its own sequences, chunk by chunk.
+"""GPU runner: the kernels of training over the experts of a batch, each with its own sequences, chunk by chunk.
 
-Shapes as in `soma.inference.batched`; N of a body's padded layout.
+Shapes as in `soma.inference.batched`; N is the size of a body's padded layout.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from soma.models.spec import LSTMSpec
 
 
 class TritonRunner(BatchedRunner):
-    """Compiled kernels on a CUDA device; on a CPU only in triton's interpreter, for tests."""
+    """A runner with compiled kernels on a CUDA device, or in Triton's interpreter on a CPU, for tests."""
 
     name = "triton"
 
@@ -27,11 +27,11 @@ class TritonRunner(BatchedRunner):
         self._network = network = Network(layout(spec), device, tuning=tuning or Tuning())
         self._bodies, self._heads = network.pad_bodies(self._bodies), network.pad_heads(self._heads)
         self._tile = network.tuning.lstm_tile
-        # A program holds one tile whoever's it is; matrix products are faster the more sequences share a matrix.
+        # A program holds one tile of any expert; matrix products are faster if more sequences share a matrix.
         self._cut = self._tile if network.layout.narrow else None
 
     def start(self, pairs: int) -> Tensor:
-        """Hidden and cell state of every block, [2, depth, P, B, D], where the first of B is the pair's."""
+        """Return zero hidden and cell states of every block, [2, depth, P, B, D]; the first of B is the pair's."""
         return self._network.start(pairs, 1)
 
     def _nats(self, theta: Tensor, head: Tensor, text: Tensor, skip: int) -> Iterator[Tensor]:

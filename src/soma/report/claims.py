@@ -1,4 +1,4 @@
-"""The claims page: for C1 ... C16 what the paper says, what this campaign measured, and the verdict."""
+"""The claims page: for C1 ... C16, the paper's statement, this campaign's measurements, and the verdict."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PAPER = {
 
 @dataclass(frozen=True)
 class Judged:
-    """A claim, what was measured about it, and the verdict with its reason."""
+    """A claim with its measured differences, and the verdict with its reason."""
 
     claim: str
     differences: Sequence[Difference]
@@ -64,7 +64,7 @@ class Judged:
 
 
 def verdicts(plan: Plan, rows: Rows) -> list[Judged]:
-    """One per claim, from measurements and summaries by name."""
+    """Judge every claim, from measurements and summaries by name."""
     measured, found = evidence(plan, rows), []
     for claim in CLAIMS:
         differences = [replace(d, name=named(plan, d.name)) for d in measured[claim]]
@@ -73,10 +73,10 @@ def verdicts(plan: Plan, rows: Rows) -> list[Judged]:
 
 
 def claims_table(plan: Plan, paper: PaperValues, found: Sequence[Judged], references: pd.DataFrame) -> Table:
-    """For every claim one row per difference; `″`: as above.
+    """Build the claims table, with one row per difference of every claim; `″` means as above.
 
     Args:
-        references: rows of the reference measurement, for the check that C7 rests on.
+        references: rows of the reference measurement, for the check that C7 depends on.
     """
     rows: list[tuple[Cell, ...]] = []
     for judged in found:
@@ -103,7 +103,7 @@ _DITTO = Cell("″")
 
 
 def _more(paper: PaperValues) -> tuple[str, ...]:
-    """What else the paper reports about a claim."""
+    """Return further numbers that the paper reports about the claims, as sentences."""
     early, late = (paper.tables["figure4"][phase] for phase in ("early", "late"))
     ratios = " and ".join("{} to {}".format(*f) for f in (early["variance_factor_fp64"], late["variance_factor"]))
     sweep, active, budgets = (paper.tables[name] for name in ("figure7", "figure16", "figure14"))

@@ -1,4 +1,4 @@
-"""Clusters: top terms and sizes, and how often the prefix finds the cluster of the whole window."""
+"""Cluster table: top terms and sizes, and how often the prefix finds the cluster of the whole window."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from soma.report.table import Cell, Table, number
 
 
 def clusters_table(plan: Plan, described: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per cluster of every N; `described` are the JSON records of the assign step."""
+    """Build the cluster table, one row per cluster of every N, from the JSON records of the assign step."""
     rows, notes = [], []
     for facts in sorted(described, key=lambda f: f["experts"]):
         n, windows = facts["experts"], facts["windows"]

@@ -27,7 +27,7 @@ from soma.report.table import NONE, NOT_RUN, Cell, Table, interpolated, measured
 
 
 def table5(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
-    """Zeroth-order training against backpropagation, ensemble validation."""
+    """Compare zeroth-order training with backpropagation on ensemble validation."""
     theirs = {row["n"]: row for row in paper.tables["table5"]}
     cells: list[tuple[Cell, ...]] = []
     for row in rows.itertuples():
@@ -63,7 +63,7 @@ def _at_budget(row: Any, name: str) -> Cell:
 
 
 def _hours(row: Mapping[str, Any]) -> tuple[Cell, Cell]:
-    """The paper's losses at its three budgets, of both methods."""
+    """Return the paper's losses of both methods at its three budgets."""
     if not row:
         return number(None, "paper"), number(None, "paper")
     found = [[row[budget][method] for budget in ("h50", "h75", "h100")] for method in ("soma", "bptt")]
@@ -72,7 +72,7 @@ def _hours(row: Mapping[str, Any]) -> tuple[Cell, Cell]:
 
 
 def table6(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
-    """The search over lr and eps, ensemble validation; one row per setting, as the paper's."""
+    """Tabulate the search over lr and eps on ensemble validation, one row per setting, as in the paper."""
     tuning = plan.config.products.tuning
     names = {tuning.soma: "SOMA", tuning.spsa: "SPSA"}
     theirs = {(row["lr"], row["eps"]): row for row in paper.tables["table6"]}
@@ -120,7 +120,7 @@ def _tried(row: Mapping[str, Any]) -> tuple[Cell, ...]:
 
 
 def table7(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
-    """Test loss of the chosen settings, each run evaluated once."""
+    """Tabulate the test loss of the chosen settings, each run evaluated once."""
     theirs = paper.tables["table7"]
     cells: list[tuple[Cell, ...]] = []
     by_seed, (mean,) = rows[rows["seed"].notna()], rows[rows["seed"].isna()].itertuples()
@@ -144,7 +144,7 @@ def table7(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
 
 
 def table11(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
-    """Continuations at equal operations with different splits of n_pert and B."""
+    """Compare continuations at equal operations with different splits of n_pert and B."""
     cells: list[tuple[Cell, ...]] = []
     for row, theirs in zip_longest(rows.itertuples(), paper.tables["table11"]):
         ours = [NOT_RUN] * 7
@@ -180,7 +180,7 @@ def table11(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
 
 
 def ablation_table(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
-    """Figure 9's numbers: partition, start and head under backpropagation."""
+    """Tabulate Figure 9's numbers: partition, start and head under backpropagation."""
     cells = []
     for row in rows.itertuples():
         base = row.group == "base"
@@ -198,7 +198,7 @@ def ablation_table(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
 
 
 def populations_table(plan: Plan, rows: pd.DataFrame) -> Table:
-    """The search for EGGROLL's settings at this size, ensemble validation."""
+    """Tabulate the search over EGGROLL's settings at this size, on ensemble validation."""
     cells = []
     for row in rows.itertuples():
         words = (("chosen" + _edge(row), row.chosen), ("in Table 4", row.configured))
@@ -222,7 +222,7 @@ def populations_table(plan: Plan, rows: pd.DataFrame) -> Table:
 
 
 def estimators_table(plan: Plan, rows: pd.DataFrame) -> Table:
-    """Estimators of the field at equal operations: loss reached and variance measured; not in the paper."""
+    """Compare estimators from the literature at equal operations, by loss and variance; not in the paper."""
     cells = []
     for row in rows.itertuples():
         cells.append(

@@ -35,7 +35,7 @@ FINDINGS = {"for": "the first is better", "against": "the second is better", "ne
 
 
 def control_cells(plan: Plan, row: Any, digits: int = 4) -> tuple[Cell, ...]:
-    """Both sides of a control, their difference with its intervals, and what it says."""
+    """Return both sides of a control, their difference with its intervals, and the finding."""
     names = [Cell(named(plan, text)) for text in (row.ours, row.theirs)]
     if not row.seeds:
         return (*names, Cell("no cost in common", "not run"), NOT_RUN, NOT_RUN)
@@ -45,11 +45,11 @@ def control_cells(plan: Plan, row: Any, digits: int = 4) -> tuple[Cell, ...]:
 
 
 def controls_table(plan: Plan, rows: pd.DataFrame, findings: Sequence[str]) -> Table:
-    """What else could explain the comparison at equal total size; ours, not the paper's.
+    """Tabulate other explanations of the comparison at equal total size; not in the paper.
 
     Args:
-        rows: of `analysis.controls.differences`.
-        findings: of the controls that have a table of their own.
+        rows: rows of `analysis.controls.differences`.
+        findings: findings of the controls that have their own tables.
     """
     cells = [(Cell(row.control), Cell(QUESTIONS[row.control]), *control_cells(plan, row)) for row in rows.itertuples()]
     columns = ("control", "question", "first", "second", "first minus second", "over seeds", "finding")
@@ -64,7 +64,7 @@ def controls_table(plan: Plan, rows: pd.DataFrame, findings: Sequence[str]) -> T
 
 
 def sizes_table(plan: Plan, rows: pd.DataFrame, differences: pd.DataFrame) -> Table:
-    """The size curve (B7): which size and how many experts for one budget."""
+    """Tabulate the size curve (B7): the best size and number of experts for one budget."""
     own = rows[rows["iterate"] == "last"].sort_values(["kind", "parameters"], ascending=[False, True])
     averaged = rows[rows["iterate"] == "average"].set_index("arm")
     cells = []
@@ -98,11 +98,11 @@ def sizes_table(plan: Plan, rows: pd.DataFrame, differences: pd.DataFrame) -> Ta
 
 
 def size_finding(plan: Plan, rows: pd.DataFrame, differences: pd.DataFrame) -> str:
-    """What the size curve says, as a sentence.
+    """State the result of the size curve in a sentence.
 
     Args:
-        rows: of `analysis.controls.sizes`.
-        differences: of `analysis.fixed_size.differences`.
+        rows: rows of `analysis.controls.sizes`.
+        differences: rows of `analysis.fixed_size.differences`.
     """
     product = plan.config.products.fixed_size
     ends = rows[rows["iterate"] == "last"].set_index("arm")
@@ -124,7 +124,7 @@ def size_finding(plan: Plan, rows: pd.DataFrame, differences: pd.DataFrame) -> s
 
 
 def precision_table(plan: Plan, rows: pd.DataFrame) -> Table:
-    """Relative error of the finite difference (B6)."""
+    """Tabulate the relative error of the finite difference (B6)."""
     run = rows["run"].iloc[0]
     steps = sorted(rows["eps"].unique(), reverse=True)
     errors = rows.set_index(["weights", "precision", "eps"])["error"]
@@ -147,7 +147,7 @@ def precision_table(plan: Plan, rows: pd.DataFrame) -> Table:
 
 
 def precision_finding(rows: pd.DataFrame) -> str:
-    """Which matrix products keep the difference, and from which ε down others lose it; at trained weights."""
+    """State which matrix products keep the difference at trained weights, and from which ε down others lose it."""
     trained, smallest = rows[rows["weights"] == "trained"], rows["eps"].min()
     lost = trained[trained["error"] >= 1].groupby("precision", sort=False)["eps"].max()
     kept = trained[(trained["eps"] == smallest) & ~trained["precision"].isin(lost.index)]

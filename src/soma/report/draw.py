@@ -1,4 +1,4 @@
-"""What several figures draw: curves with bands, intervals, dot plots, and a panel without data."""
+"""Drawing functions shared by figures: curves with bands, intervals, dot plots, and panels without data."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from matplotlib.axes import Axes
 from soma.report.colours import MUTED, Look
 
 Point = dict[str, Any]
-"""A point of the paper's, by the names of the columns of what is drawn."""
+"""A point of the paper, keyed by column of the drawn data."""
 
 INTERVALS = "Thick: 95 % interval over documents; thin: over seeds, if there are two or more."
 CURVES = "Mean over seeds; bands: 95 % over documents; bars at the ends: 95 % over seeds, if there are two or more."
 ELSEWHERE = "The paper's numbers, of other sizes, text or devices, are not drawn."
 NORMAL = 1.96
-"""Standard errors on either side of a mean over many estimates that make a 95 % interval."""
+"""Half-width, in standard errors, of a 95 % interval of a mean over many estimates."""
 
 ENDS = ["low", "high", "seed_low", "seed_high"]
-"""Columns of the ends of a value's intervals, over documents and over seeds."""
+"""Columns for the ends of a value's intervals over documents and over seeds."""
 TEST, VALIDATION = "test loss (nats per byte)", "ensemble validation loss\n(nats per byte)"
-"""Names of axes."""
+"""Axis labels."""
 
 _THIN = 1.1
 
 
 def curve(axis: Axes, frame: pd.DataFrame, x: str, look: Look) -> None:
-    """A loss with the band of its interval over documents; at its end the interval over seeds."""
+    """Draw a loss with a band for its interval over documents, and the interval over seeds at its end."""
     axis.plot(frame[x], frame["loss"], markersize=3.5, **look)
     axis.fill_between(frame[x], frame["low"], frame["high"], color=look["color"], alpha=0.12, linewidth=0)
     end = frame.iloc[-1]
@@ -41,11 +41,11 @@ def intervals(
     axis: Axes, at: Sequence[float] | pd.Series, frame: pd.DataFrame, value: str, colour: str, vertical: bool = True,
     prefix: str = "", **options: Any,
 ) -> None:  # fmt: skip
-    """Points with their interval over documents, thick, and over seeds, thin.
+    """Draw points with a thick interval over documents and a thin one over seeds.
 
     Args:
-        at: where they stand on the other axis.
-        prefix: of the columns `low`, `high`, `seed_low` and `seed_high`.
+        at: positions on the other axis.
+        prefix: prefix of the columns `low`, `high`, `seed_low` and `seed_high`.
     """
     lines = axis.vlines if vertical else axis.hlines
     places = np.asarray(at, dtype=float)
@@ -62,31 +62,31 @@ def intervals(
 def crosses(
     axis: Axes, points: Sequence[Point], x: str, y: str, looks: Mapping[Any, Look] | None = None, by: str = "arm"
 ) -> None:
-    """The paper's own points, muted; in the colours of what they are of, if that is given."""
+    """Draw the paper's points, muted, or in the colours of `looks` if given."""
     for point in points:
         colour = looks[point[by]]["color"] if looks else MUTED
         axis.plot(point[x], point[y], "x", color=colour, markersize=5.5, alpha=0.7 if looks else 1.0, zorder=2.5)
 
 
 def categories(axis: Axes, labels: Sequence[str]) -> None:
-    """Names down the left side, the first on top."""
+    """Write labels down the left side, the first on top."""
     axis.set_yticks(range(len(labels)), labels)
     axis.set_ylim(len(labels) - 0.4, -0.6)
     axis.grid(visible=False, axis="y")
 
 
 def zero(axis: Axes, vertical: bool = False) -> None:
-    """The line where both sides are equal."""
+    """Draw the line of equality at zero."""
     (axis.axvline if vertical else axis.axhline)(0.0, color=MUTED, linewidth=0.8, linestyle="--", zorder=1)
 
 
 def nothing(axis: Axes, text: str = "not measured in this campaign") -> None:
-    """A panel that has nothing to show says so."""
+    """Replace an empty panel by a message."""
     axis.set_axis_off()
     axis.text(0.5, 0.5, text, transform=axis.transAxes, ha="center", va="center", color=MUTED)
 
 
 def with_paper(drawn: pd.DataFrame, points: Sequence[Point]) -> pd.DataFrame:
-    """Measured rows and the paper's points under them; `source` tells them apart."""
+    """Append the paper's points to the measured rows, distinguished by `source`."""
     measured = drawn.assign(source="measured")
     return pd.concat([measured, pd.DataFrame(points).assign(source="paper")]) if points else measured

@@ -25,11 +25,11 @@ from soma.report.table import NOT_RUN, Cell, Table, measured, number
 from soma.runs import RunSpec
 
 SHARED = ("arithmetic operations", "preprocessing")
-"""Quantities that all runs of an arm have in common."""
+"""Quantities shared by all runs of an arm."""
 
 
 def table1(plan: Plan, paper: PaperValues, sets: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Settings of the paper and of this campaign."""
+    """Tabulate the settings of the paper and of this campaign."""
     p = paper.tables["table1"]
     config = plan.config
     data = config.data
@@ -73,7 +73,7 @@ def table1(plan: Plan, paper: PaperValues, sets: Mapping[str, Mapping[str, Any]]
 
 
 def table2(plan: Plan, paper: PaperValues) -> Table:
-    """Parameters at fixed total size: each size of the arms of Table 4 once."""
+    """Tabulate parameters at fixed total size, with each size in Table 4 once."""
     theirs = {row["n"]: row for row in paper.tables["table2"]}
     found: dict[tuple[int, str, int], RunSpec] = {}
     for name in plan.config.products.fixed_size.arms:
@@ -96,11 +96,11 @@ def table2(plan: Plan, paper: PaperValues) -> Table:
 
 
 def table3(plan: Plan, paper: PaperValues, costs: pd.DataFrame, steps: pd.DataFrame) -> Table:
-    """The same runs under several conventions of device time.
+    """Tabulate the same runs under several conventions of device time.
 
     Args:
         costs: rows of `costs.run_costs`.
-        steps: rows of the reference measurement, for the seconds of a step on a quiet machine.
+        steps: rows of the reference measurement, for the seconds per step on an idle machine.
     """
     name = max(plan.config.products.fixed_size.arms, key=lambda arm: plan.arms[arm].experts)
     runs = plan.arm_runs[name]
@@ -135,7 +135,7 @@ def table3(plan: Plan, paper: PaperValues, costs: pd.DataFrame, steps: pd.DataFr
 
 
 def table4(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
-    """Test loss at equal budget, beside the paper's."""
+    """Tabulate test loss at equal budget, beside the paper's."""
     theirs = paper.rows("table4")
     final, averaged = (_final_losses(plan, losses, "test", iterate=name) for name in ("last", "average"))
     cells = []
@@ -184,7 +184,7 @@ def table4(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
 
 
 def _point(row: Mapping[str, Any]) -> str:
-    """`SOMA N=8, 700 GPU-hours: 1.71`."""
+    """Format a point of Figure 1, such as `SOMA N=8, 700 GPU-hours: 1.71`."""
     name = method_label("-".join([row["method"], f"n{row['n']}", *([f"p{row['n_pert']}"] if "n_pert" in row else [])]))
     units = {"updates": "updates", "gpu_hours": "GPU-hours"}
     spent = [f"{row[key]:,} {unit}" for key, unit in units.items() if key in row]
@@ -192,7 +192,7 @@ def _point(row: Mapping[str, Any]) -> str:
 
 
 def table9(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
-    """The same frozen checkpoints on the external corpus."""
+    """Tabulate losses of the same frozen checkpoints on the external corpus."""
     theirs = paper.rows("table9")
     external = losses[losses["set"] == "external"]
     splits = sorted(external["split"].unique())
@@ -212,7 +212,7 @@ def table9(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
 
 
 def costs_table(plan: Plan, costs: pd.DataFrame) -> Table:
-    """The six cost quantities of every arm at the end of its budget, never merged."""
+    """Tabulate the six cost quantities of every arm at the end of its budget, never merged."""
     cells = []
     for name, arm in _arms(plan):
         runs = plan.arm_runs[name]
@@ -233,7 +233,7 @@ def costs_table(plan: Plan, costs: pd.DataFrame) -> Table:
 
 
 def _company(costs: pd.DataFrame) -> str:
-    """Whether something ran beside the runs while their times were taken."""
+    """Report the runs' shares of their processors, which reveal other load while times were taken."""
     shares = costs.groupby("run")["processor_share"].first()
     disturbed = shares[shares < 0.95].sort_values()
     note = f"Recorded updates of {len(shares)} runs had {shares.min():.2f} to {shares.max():.2f} of their threads' "
@@ -249,7 +249,7 @@ def _arms(plan: Plan) -> list[tuple[str, Arm]]:
 def _final_losses(
     plan: Plan, losses: pd.DataFrame, set_: str, split: str | None = None, iterate: str = "last"
 ) -> pd.DataFrame:
-    """Mean over seeds at the end of the budget, the arm's k; indexed by arm."""
+    """Return losses averaged over seeds at the end of the budget, at the arm's k; indexed by arm."""
     rows = losses[(losses["set"] == set_) & losses["seed"].isna() & (losses["iterate"] == iterate)]
     if split is not None:
         rows = rows[rows["split"] == split]
@@ -265,7 +265,7 @@ def _loss_cell(row: Any) -> Cell:
 
 
 def _spent(costs: pd.DataFrame, runs: list[RunSpec], quantity: str) -> pd.Series:
-    """What every run has cost at its end."""
+    """Return the final cost of every run."""
     ends = (costs["quantity"] == quantity) & (costs["update"] == runs[0].updates)
     return costs[ends & costs["run"].isin([run.id for run in runs])].drop_duplicates("run")["value"]
 

@@ -1,4 +1,4 @@
-"""What arms are called, and the notes and cells that every product shares."""
+"""Labels of arms, and notes and cells shared by all products."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ RUN_NOTE = "`±`: Student-t 95 % interval of the mean over runs; a single run ha
 
 
 def hardware(rows: pd.DataFrame) -> str:
-    """What the times of some rows were taken on: their `device`, `threads` and `engine`."""
+    """Describe the hardware on which rows were timed: `device`, `threads` and `engine`."""
     return "; ".join(
         sorted({f"{r.device}, {r.threads} thread(s) per job, engine `{r.engine}`" for r in rows.itertuples()})
     )
 
 
 def arm_label(arm: Arm) -> str:
-    """How an arm is called in tables and figures."""
+    """Return an arm's label in tables and figures."""
     if arm.label:
         return arm.label
     if arm.method == "eggroll":
@@ -46,7 +46,7 @@ def arm_label(arm: Arm) -> str:
 
 
 def named(plan: Plan, text: str) -> str:
-    """A text that names arms as the configuration does, with their labels."""
+    """Replace the configuration's names of arms in a text by their labels."""
     return re.sub(r"[a-z0-9.-]+", lambda m: arm_label(plan.arms[m[0]]) if m[0] in plan.arms else m[0], text)
 
 
@@ -57,12 +57,12 @@ def watermark_notes(plan: Plan) -> tuple[str, ...]:
 
 
 def loss_cell(row: Any, digits: int = 4) -> Cell:
-    """The loss of an `against` row with its interval over documents."""
+    """Return the loss of an `against` row with its interval over documents."""
     return measured(row.loss, row.loss_low, row.loss_high, row.run, digits)
 
 
 def loss_seeds_cell(row: Any) -> Cell:
-    """The interval of a loss over seeds."""
+    """Return the interval of a loss over seeds."""
     if pd.isna(row.seed_low):
         return Cell(f"{int(row.seeds)} seed", "measured", int(row.seeds), run=row.run)
     half = (row.seed_high - row.seed_low) / 2
@@ -70,7 +70,7 @@ def loss_seeds_cell(row: Any) -> Cell:
 
 
 def searched_cell(row: Any) -> Cell:
-    """The loss of a setting that was searched: mean, interval and standard deviation over its seeds."""
+    """Return the loss of a searched setting: mean, interval and standard deviation over its seeds."""
     if row.failed:
         return Cell(f"{row.failed} of {row.seeds} failed", "measured", row.failed, run=row.run)
     if pd.isna(row.seed_low):
@@ -80,7 +80,7 @@ def searched_cell(row: Any) -> Cell:
 
 
 def over_runs(values: Sequence[float] | pd.Series, digits: int, runs: str) -> Cell:
-    """Mean over runs with its Student-t 95 % interval; a single run has none."""
+    """Return the mean over runs with its Student-t 95 % interval, which a single run lacks."""
     found = np.asarray(values, dtype=np.float64)
     if not len(found) or np.isnan(found).any():
         return NOT_RUN
@@ -92,15 +92,15 @@ def over_runs(values: Sequence[float] | pd.Series, digits: int, runs: str) -> Ce
 
 
 def with_error(value: float, error: float, digits: int, runs: str) -> Cell:
-    """A value with the standard error that its measurement gave."""
+    """Return a value with its measured standard error."""
     cell = number(float(value), "measured", digits, runs)
     return replace(cell, text=f"{cell.text} ± {number(float(error), 'measured', digits).text} s.e.")
 
 
 def difference_cells(difference: Difference, digits: int = 4) -> tuple[Cell, Cell]:
-    """A difference with its interval over documents, if it has one, and its interval over seeds.
+    """Return a difference with its interval over documents, if any, and its interval over seeds.
 
-    Where all of it is small it gets two digits more, instead of zeros.
+    If all values are small, they get two more digits instead of zeros.
     """
     d, run = difference, difference.run
     if np.isnan(d.mean):
@@ -116,7 +116,7 @@ def difference_cells(difference: Difference, digits: int = 4) -> tuple[Cell, Cel
 
 
 def against_cells(row: Any, digits: int = 4) -> tuple[Cell, Cell]:
-    """The difference of an `against` row; the row that the others are compared with has none."""
+    """Return the difference of an `against` row; the base row has none."""
     return (NONE, NONE) if pd.isna(row.difference) else difference_cells(difference_of(row), digits)
 
 

@@ -14,11 +14,11 @@ from soma.report.paper import PaperValues
 from soma.report.table import NOT_RUN, Cell, Table, number
 
 AGREE = 0.05
-"""Cosine distance of two references above which an error that is measured against them is not trusted."""
+"""Largest cosine distance between two references at which an error measured against them is trusted."""
 
 
 def table8(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
-    """How far two disjoint references agree, and the error of one step's estimate against them."""
+    """Tabulate the agreement of two disjoint references, and the error of one step's estimate against them."""
     theirs = {row["n"]: row for row in paper.tables["table8"]}
     base = plan.config.products.reference.settings[0]
     own = rows[(rows["n_pert"] == base[0]) & (rows["batch"] == base[1])]
@@ -81,7 +81,7 @@ def _by_count(row: tuple[Cell, ...]) -> int:
 
 
 def agreement(rows: pd.DataFrame) -> str:
-    """Whether the references of every run agree at its end, as a sentence."""
+    """State in a sentence if the references of every run agree at its end."""
     ends = rows[rows["update"] == rows.groupby("run")["update"].transform("max")].drop_duplicates("run")
     apart = ends[ends["cosine_distance"] > AGREE]
     most = ends["cosine_distance"].max()
@@ -94,7 +94,7 @@ def agreement(rows: pd.DataFrame) -> str:
 
 
 def table12(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
-    """Throughput of complete requests, routing included."""
+    """Tabulate the throughput of complete requests, routing included."""
     theirs = {row["n"]: row for row in paper.tables["table12"]}
     cells: list[tuple[Cell, ...]] = []
     for arm in plan.config.products.inference.arms:
@@ -149,8 +149,8 @@ def _throughput(row: Mapping[str, Any]) -> tuple[Cell, ...]:
 
 
 def table13(plan: Plan, paper: PaperValues, serving: pd.DataFrame, rows: pd.DataFrame, costs: pd.DataFrame) -> Table:
-    """What the throughput costs: loss reached and training spent."""
-    theirs = {row["n"]: row for row in paper.tables["table13"]}  # the longest of each N, since ours are at their end
+    """Tabulate the cost of the throughput: loss and training."""
+    theirs = {row["n"]: row for row in paper.tables["table13"]}  # the longest run of each N, as ours are complete
     speed = rows.set_index("run")["scored_bytes_per_second"]
     cells: list[tuple[Cell, ...]] = []
     beside = []

@@ -1,4 +1,4 @@
-"""The paper's quantities as one small file of numbers, for `dvc metrics` to show and compare between versions."""
+"""The paper's quantities in one small file, which `dvc metrics` shows and compares between versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def metrics(
     controls: pd.DataFrame,
     sizes: pd.DataFrame,
 ) -> dict[str, Any]:
-    """Losses of Tables 4 and 9 by arm, every claim's and control's differences with their intervals, and verdicts.
+    """Collect the losses of Tables 4 and 9, all differences of claims and controls with intervals, and the verdicts.
 
     Args:
         losses: rows of `fixed_size.losses`.
@@ -44,7 +44,7 @@ def metrics(
 
 
 def _losses(plan: Plan, rows: pd.DataFrame) -> dict[str, float]:
-    """Means over seeds at the end of the budget, last iterate, the arm's k; by arm, and by split if there are some."""
+    """Return the last iterate's mean loss over seeds at the end of the budget, at the arm's k, by arm and any split."""
     rows = rows[rows["seed"].isna() & (rows["iterate"] == "last")]
     out: dict[str, float] = {}
     for name in plan.config.products.fixed_size.arms:
@@ -55,7 +55,7 @@ def _losses(plan: Plan, rows: pd.DataFrame) -> dict[str, float]:
 
 
 def _ends(difference: Difference) -> dict[str, float]:
-    """A difference with the intervals that it has; JSON has no word for what is not a number."""
+    """Return a difference with its intervals, leaving out NaN, which JSON cannot represent."""
     names = ("mean", "low", "high", "seed_low", "seed_high", "seeds")
     found = {name: float(getattr(difference, name)) for name in names}
     return {name: value for name, value in found.items() if not math.isnan(value)}

@@ -1,9 +1,10 @@
-"""The pages of the repository that quote the reference campaign: no number in them is written by hand.
+"""Repository pages that quote the reference campaign, with no number written by hand.
 
 `python -m soma.report.pages` writes them.
 
-README.md opens with the first screen of the campaign's own page. docs/results.md is docs/results.template.md, in which
-`{{test loss/soma-n2}}` stands for a number of the campaign's metrics.json and becomes a link to the table that has it.
+README.md opens with the first screen of the campaign's own page. docs/results.md is built from
+docs/results.template.md, in which `{{test loss/soma-n2}}` stands for a number of the campaign's metrics.json and
+becomes a link to the table that contains it.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ TABLES = {
     "controls": "controls",
     "sizes": "sizes",
 }
-"""The table that has what metrics.json holds under a name."""
+"""The table that contains each entry of metrics.json."""
 
 
 def opened(page: str, campaign: str, folder: str) -> str:
-    """A page whose part between BEGIN and END is that of the campaign's page, with links from where the page lies.
+    """Replace the part of a page between BEGIN and END by the campaign page's, with links relative to the page.
 
     Args:
-        folder: of the campaign, seen from the page.
+        folder: folder of the campaign, relative to the page.
     """
     block = re.sub(r"\]\((?!https?:)", f"]({folder}/", _inside(campaign).group())
     return page.replace(_inside(page).group(), block)
 
 
 def filled(template: str, metrics: Mapping[str, Any], folder: str) -> str:
-    """A template with its numbers, each a link; `{{…:+.3f}}` names the format (else .3f, and text as it is).
+    """Fill in a template's numbers as links; `{{…:+.3f}}` sets the format (default .3f; text is unchanged).
 
     Raises:
-        SomaError: at a name that metrics.json does not hold.
+        SomaError: if metrics.json lacks a name.
     """
 
     def number(match: re.Match[str]) -> str:
@@ -68,7 +69,7 @@ def _inside(page: str) -> re.Match[str]:
 
 
 def pages() -> dict[Path, str]:
-    """Every page as the campaign's files make it."""
+    """Build every page from the campaign's files."""
     readme, results = Path("README.md"), Path("docs/results.md")
     template, metrics = Path("docs/results.template.md"), read_json(CAMPAIGN / "metrics.json")
     return {

@@ -1,4 +1,4 @@
-"""The paper's own numbers, `config/paper_values.yaml`: a column beside measured values, never a result."""
+"""The paper's numbers, `config/paper_values.yaml`: a column beside measured values, never a result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class PaperValues:
         self.tables: dict[str, Any] = read_yaml(path)
 
     def rows(self, table: str) -> dict[str, dict[str, Any]]:
-        """Rows of Table 4 or 9 by counterpart name, such as `soma-n2-p64`; EGGROLL has a population, no n_pert."""
+        """Return rows of Table 4 or 9 by counterpart name, such as `soma-n2-p64`; EGGROLL has no n_pert."""
         out = {}
         for row in self.tables[table]:
             n_pert = f"-p{row['n_pert']}" if "n_pert" in row else ""
@@ -22,7 +22,7 @@ class PaperValues:
         return out
 
     def same_scale(self, plan: Plan) -> bool:
-        """Whether losses of a campaign may stand on one axis with the paper's: its corpus and its total size."""
+        """Return True if a campaign's losses can share an axis with the paper's: same corpus and total size."""
         run = plan.arm_runs[plan.config.products.fixed_size.soma][0]
         sizes = [row["ensemble"] for row in self.tables["table2"] if row["n"] == run.experts]
         same_text = plan.config.data.train.source == "fineweb-edu"
@@ -30,7 +30,7 @@ class PaperValues:
 
 
 def method_label(counterpart: str) -> str:
-    """`spsa-n1-p256` as a reader would write it."""
+    """Return a readable label for a counterpart such as `spsa-n1-p256`."""
     method, n, *rest = counterpart.split("-")
     name = {"soma": "SOMA", "spsa": "SPSA", "eggroll": "EGGROLL", "bptt": "BPTT"}[method]
     n_pert = f", n_pert={rest[0][1:]}" if rest else ""

@@ -1,4 +1,4 @@
-"""Where labels go so that none covers another: beside an axis, or near their points."""
+"""Placement of labels without overlap: beside an axis, or near their points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scipy.optimize import isotonic_regression
 from soma.report.colours import MUTED
 
 SIZE = 8
-_WIDTH = 30  # characters of a line of a label
+_WIDTH = 30  # characters per line of a label
 _LEADER = {"arrowstyle": "-", "color": MUTED, "lw": 0.5, "shrinkA": 1, "shrinkB": 2}
 
 
@@ -28,20 +28,20 @@ class Label(NamedTuple):
     y: float
     colour: str
     height: float | None = None
-    """Where it is to stand beside an axis, as a part of the axis' height; None is as high as its point."""
+    """Desired position beside an axis, as a fraction of the axis height; None means the height of its point."""
 
 
 Labels = Sequence[tuple[Axes, Sequence[Label]]]
-"""Labels of axes."""
+"""Axes with their labels."""
 
 
 def wrapped(text: str) -> str:
-    """A label in lines that are not too long; its own line breaks stay."""
+    """Wrap the long lines of a label, keeping its own line breaks."""
     return "\n".join(textwrap.fill(line, _WIDTH) for line in text.splitlines())
 
 
 def place(figure: Figure, beside: Labels, near: Labels) -> None:
-    """Lay a finished figure out for good and write the labels beside its axes, then those near points in them."""
+    """Fix the layout of a finished figure, writing the labels beside its axes, then those near points in them."""
     layout: Any = figure.get_layout_engine()
     layout.execute(figure)
     for axis, labels in beside:
@@ -49,16 +49,16 @@ def place(figure: Figure, beside: Labels, near: Labels) -> None:
     layout.execute(figure)
     figure.set_layout_engine("none")
     for axis in figure.axes:
-        # The solver's last bits vary from call to call, and SVG names clip paths by a hash of them.
+        # The last bits of the solver's positions vary between calls, and SVG names clip paths by a hash of them.
         axis.set_position(Bbox(axis.get_position().get_points().round(6)))
     for axis, labels in near:
         _near(axis, labels)
 
 
 def _beside(axis: Axes, labels: Sequence[Label]) -> None:
-    """Write labels to the right of the axis, each as near to its height as the others allow.
+    """Write labels to the right of the axis, each as close to its height as the others allow.
 
-    A line leads to the point unless that lies outside the axis.
+    A line leads to the point unless it lies outside the axis.
     """
     if not labels:
         return
@@ -77,17 +77,17 @@ def _beside(axis: Axes, labels: Sequence[Label]) -> None:
 
 
 def _spread(wanted: NDArray[np.float64], heights: Sequence[float]) -> NDArray[np.float64]:
-    """Centres of labels with these heights, in ascending order, that do not overlap and lie as near as can be."""
+    """Return ascending label centres for these heights, as close to the wanted ones as possible without overlap."""
     h = np.array(heights)
     offsets = np.concatenate([[0.0], np.cumsum((h[1:] + h[:-1]) / 2)])
     low, high = h[0] / 2, 1 - h[-1] / 2 - offsets[-1]
-    if low > high:  # more than the axis is high: they stick out evenly on both sides
+    if low > high:  # taller than the axis: let the labels stick out evenly on both sides
         low = high = (low + high) / 2
     return np.asarray(np.clip(isotonic_regression(wanted - offsets).x, low, high) + offsets)
 
 
 def _near(axis: Axes, labels: Sequence[Label]) -> None:
-    """Write labels near their points, each at the first place around it that covers least of what is drawn."""
+    """Write labels near their points, each at the first surrounding place that covers the least drawing."""
     figure: Any = axis.figure
     drawn, taken = _drawn(axis), list[Bbox]()
     for label in labels:
@@ -99,7 +99,7 @@ def _near(axis: Axes, labels: Sequence[Label]) -> None:
         point = axis.transData.transform((label.x, label.y))
         found = []
         for radius, dx, dy in _around():
-            side = 0.0 if dx > 2 else 1.0 if dx < -2 else 0.5  # which part of the text's width lies left of its anchor
+            side = 0.0 if dx > 2 else 1.0 if dx < -2 else 0.5  # fraction of the text's width left of its anchor
             left, middle = point + np.array([dx, dy]) * _pixels(axis) - [side * extent.width, 0]
             box = Bbox.from_bounds(left, middle - extent.height / 2, extent.width, extent.height)
             covered = sum(box.overlaps(other) for other in taken)
@@ -116,7 +116,7 @@ def _near(axis: Axes, labels: Sequence[Label]) -> None:
 
 
 def _pixels(axis: Axes) -> float:
-    """Pixels of a point."""
+    """Return pixels per point."""
     figure: Any = axis.figure
     return float(figure.dpi) / 72
 
@@ -127,7 +127,7 @@ def _inside(box: Bbox, axis: Axes) -> bool:
 
 
 def _around() -> Iterator[tuple[float, float, float]]:
-    """Distances and offsets in points, nearest first: right, left, above, below and between."""
+    """Yield distances and offsets in points, nearest first: right, left, above, below and between."""
     for radius in (8, 12, 16, 22, 30, 40, 52):
         for angle in (0, 180, 90, 270, 45, 315, 135, 225):
             radians = np.deg2rad(angle)
@@ -135,7 +135,7 @@ def _around() -> Iterator[tuple[float, float, float]]:
 
 
 def _drawn(axis: Axes) -> NDArray[np.float64]:
-    """Points on everything that is drawn, in pixels."""
+    """Return points on everything that is drawn, in pixels."""
     paths = [line.get_transform().transform(line.get_xydata()) for line in axis.lines]
     for collection in axis.collections:
         if isinstance(collection, LineCollection):

@@ -1,4 +1,4 @@
-"""One look for every figure: colour-blind-safe, direct labels, the campaign and its size in the corner."""
+"""Common style of all figures: direct labels, and the campaign with its size in the corner."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from soma.report.place import Labels, place
 from soma.report.table import significant
 
 LINE = 0.15
-"""Inches of a line of text under the panels."""
+"""Height in inches of a line of text under the panels."""
 
 _STYLE: Any = {
-    "figure.dpi": 200,  # text is laid out at the resolution at which it is saved: its width does not scale exactly
+    "figure.dpi": 200,  # text is laid out at the saved resolution, since its width does not scale exactly
     "savefig.dpi": "figure",
     "font.size": 9,
     "axes.titlesize": 9,
@@ -56,7 +56,7 @@ def style() -> Iterator[None]:
 def panels(
     columns: int, title: str, note: str, rows: int = 1, size: tuple[float, float] = (8.6, 3.9), **options: Any
 ) -> tuple[Figure, Any]:
-    """A figure and its axes [rows, columns], with a title over them and how to read them under them."""
+    """Create a figure and its axes [rows, columns], with a title above and an explanation below."""
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
     figure.suptitle(title, x=0.008, ha="left")
     lines = textwrap.wrap(note.replace(" %", "\u00a0%"), int(size[0] * 17.5))
@@ -70,10 +70,10 @@ def panels(
 
 
 def log_axis(axis: Axes, which: str = "x", base: int = 10) -> None:
-    """A logarithmic axis with readable ticks however few decades it spans; call it when everything is drawn.
+    """Make an axis logarithmic, with readable ticks even over few decades; call it after drawing everything.
 
     Args:
-        base: 2 for what comes in powers of two.
+        base: base of the ticks; 2 for values that are powers of two.
     """
     getattr(axis, f"set_{which}scale")("log", base=base)
     low, high = getattr(axis, f"get_{which}lim")()
@@ -92,18 +92,18 @@ def log_axis(axis: Axes, which: str = "x", base: int = 10) -> None:
 
 
 def _tick(x: float) -> str:
-    """A value of an axis; millions in powers of ten, for they stand close together."""
+    """Format a tick, with powers of ten from a million on, since ticks are close together."""
     return significant(x) if x < 1e6 else f"{x:.3g}".replace("e+0", "e").replace("e+", "e")
 
 
 def save(
     figure: Figure, drawn: pd.DataFrame, plan: Plan, directory: Path, name: str, beside: Labels = (), near: Labels = ()
 ) -> None:
-    """name.svg, name.png and name.csv (what is drawn), with labels, the campaign in the corner and its watermark.
+    """Write name.svg, name.png and name.csv (the drawn data), with labels, campaign and watermark.
 
     Args:
-        beside: labels to the right of axes; near: labels of points in them. Where they go depends on everything else
-            in the figure, so they are written here, last.
+        beside: labels to the right of axes; near: labels of points in them. Their places depend on everything else in
+            the figure, so they are written last.
     """
     place(figure, beside, near)
     figure.text(0.995, 0.03 / figure.get_figheight(), _campaign(plan), ha="right", va="bottom", fontsize=7, color=MUTED)
@@ -122,7 +122,7 @@ def save(
 
 
 def _campaign(plan: Plan) -> str:
-    """The campaign with the size of the arm that its first claim is about."""
+    """Describe the campaign, with the size of the arm in its first claim."""
     run = plan.arm_runs[plan.config.products.fixed_size.soma][0]
     size = f"{run.parameters:,} parameters, {significant(float(run.operations(run.updates)))} operations"
     return f"campaign {plan.config.campaign}: {size}"

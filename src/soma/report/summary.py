@@ -1,7 +1,7 @@
-"""The first page of a campaign: what was reproduced, in one screen.
+"""The first page of a campaign: what was reproduced, on one screen.
 
-As README.md for people who browse the folder, and as reStructuredText for the front of the HTML report; the README of
-the repository opens with the same (report.pages).
+It is written as README.md for people who browse the folder, and as reStructuredText for the front page of the HTML
+report; the README of the repository opens with the same content (report.pages).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from soma.report.labels import difference_cells, hardware
 from soma.report.table import significant
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
-"""Around what one screen shows."""
+"""Marks around the content of the first screen."""
 SHOWN = {
     "C1": ("table4", "figure1"),
     "C2": ("table9",),
@@ -40,14 +40,14 @@ SHOWN = {
     "C15": ("figure14", "table10"),
     "C16": ("table5",),
 }
-"""Where each claim is shown."""
+"""Tables and figures that show each claim."""
 DECIDING: Mapping[str, Side] = {"not reproduced": "against", "inconclusive": "neither"}
-"""Which differences make a verdict what it is; elsewhere all of them do."""
+"""Side of the differences that decide a verdict; for other verdicts, all differences do."""
 COUNTED = ("reproduced", "not reproduced", "inconclusive", "not testable at this scale", "not run")
 
 
 def _counts(found: Sequence[Judged]) -> str:
-    """`3 reproduced, 1 inconclusive`."""
+    """Count the verdicts, as in `3 reproduced, 1 inconclusive`."""
     names = [judged.verdict for judged in found]
     return ", ".join(f"{names.count(name)} {name}" for name in COUNTED if name in names)
 
@@ -58,7 +58,7 @@ def _claim_row(judged: Judged) -> tuple[str, ...]:
     ruling = f"**{judged.verdict}**: {judged.reason}"
     if not judged.differences:
         return (opening, PAPER[judged.claim], "–", "–", "–", ruling, links)
-    # One that decided the verdict.
+    # Show a difference that decided the verdict.
     side = DECIDING.get(judged.verdict)
     shown = next((d for d in judged.differences if d.side() == side), judged.differences[0])
     more = len(judged.differences) - 1
@@ -73,7 +73,7 @@ def _control_row(plan: Plan, row: Any) -> tuple[str, ...]:
 
 
 def _link(name: str) -> str:
-    """To a table's page or a figure's picture."""
+    """Return a link to a table's page or a figure's picture."""
     title = name.capitalize().replace("Table", "Table ").replace("Figure", "Figure ")
     return f"[{title}](figures/{name}.png)" if name.startswith("figure") else f"[{title}](tables/{name}.md)"
 
@@ -84,9 +84,10 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def spent(plan: Plan, costs: pd.DataFrame) -> dict[str, float]:
-    """The six cost quantities of the whole campaign, with their units in the names.
+    """Return the six cost quantities of the whole campaign, with their units in the names.
 
-    Operations and times of all arms added up; the elapsed times are of the longest run, since runs can go at once.
+    Operations and device time are summed over all arms; elapsed times are of the longest run, since runs can be
+    parallel.
     """
     end = costs[costs["update"] == costs.groupby("run")["update"].transform("max")]
     by_run = end.pivot_table(index="run", columns="quantity", values="value")
@@ -105,10 +106,10 @@ def spent(plan: Plan, costs: pd.DataFrame) -> dict[str, float]:
 
 
 def environment(plan: Plan, runs: Path, timed: pd.DataFrame) -> dict[str, str]:
-    """Machine and software of the training jobs, as their records say, and what measurements were timed on.
+    """Describe the recorded machine and software of the training jobs, and the hardware of timed measurements.
 
     Args:
-        timed: rows of the measurements of times.
+        timed: rows of the timed measurements.
     """
     records = [read_json(runs / folder / "run.json") for run in plan.runs.values() for folder in plan.folders(run)]
 
@@ -129,13 +130,13 @@ def readme(
     where: Mapping[str, str],
     tables: Mapping[str, str],
 ) -> str:
-    """README.md of a campaign's folder; between BEGIN and END what one screen shows.
+    """Return README.md of a campaign's folder, with the first screen between BEGIN and END.
 
     Args:
         controls: rows of `analysis.controls.differences`.
-        findings: of the controls that have a table of their own (report.controls).
-        cost, where: of `spent` and `environment`.
-        tables: titles by name.
+        findings: findings of the controls that have their own tables (report.controls).
+        cost, where: results of `spent` and `environment`.
+        tables: titles of tables by name.
     """
     folder = f"results/{plan.config.campaign}"
     lines = [f"# Campaign `{plan.config.campaign}`", "", BEGIN, "", *_opening(plan, found), ""]
@@ -160,9 +161,9 @@ def readme(
 
 
 def front(plan: Plan, found: Sequence[Judged], cost: Mapping[str, float], where: Mapping[str, str]) -> str:
-    """The front page of the HTML report, reStructuredText."""
+    """Return the front page of the HTML report as reStructuredText."""
     lines = [f"What was reproduced: campaign {plan.config.campaign}", "=" * 60, "", *_opening(plan, found), ""]
-    # Snakemake's page gives it a narrow column: what is measured, and why, stands in the claims table.
+    # Snakemake shows this page in a narrow column, so differences and reasons are left to the claims table.
     lines += [".. list-table::", "   :widths: 8 27 65", ""]
     for judged in found:
         lines += [f"   * - {judged.claim}", f"     - **{judged.verdict}**", f"     - {_escape(CLAIMS[judged.claim])}"]
@@ -187,5 +188,5 @@ def _opening(plan: Plan, found: Sequence[Judged]) -> list[str]:
 
 
 def _escape(text: str) -> str:
-    """Text without reStructuredText's marks."""
+    """Escape reStructuredText markup."""
     return text.replace("\\", "\\\\").replace("*", "\\*").replace("`", "\\`").replace("|", "\\|").replace("_", "\\_")

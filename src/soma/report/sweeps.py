@@ -1,4 +1,4 @@
-"""Sweeps over N, n_pert and B: Table 10, what it takes to reach one loss (Figure 13), and the seconds of a step."""
+"""Sweeps over N, n_pert and B: Table 10, the cost of reaching one loss (Figure 13), and seconds per step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from soma.report.table import NONE, NOT_RUN, Cell, Table, interpolated, measured
 
 
 def table10(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
-    """The best allocation of the sweeps at each budget, ensemble validation, interpolated."""
+    """Tabulate the best allocation of the sweeps at each budget, on ensemble validation, interpolated."""
     theirs = {row["operations"]: row for row in paper.tables["table10"]}
     own = plan.config.products.sweep.operations
     cells: list[tuple[Cell, ...]] = []
@@ -40,7 +40,7 @@ def table10(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
 
 
 def _best(found: pd.DataFrame) -> list[Cell]:
-    """The best allocation with its loss, and the next."""
+    """Return the best allocation with its loss, and the second best."""
     best, *more = found.itertuples()
     second = NONE
     if more:
@@ -52,7 +52,7 @@ def _best(found: pd.DataFrame) -> list[Cell]:
 
 
 def crossings_table(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
-    """What every allocation of the sweeps spends until it reaches a loss that all reach."""
+    """Tabulate the cost of every allocation of the sweeps until it reaches a loss that all reach."""
     theirs = {}
     for name, hours in paper.tables["figure13"]["gpu_hours"].items():
         n_pert, batch = map(int, re.findall(r"\d+", name))
@@ -88,7 +88,7 @@ def crossings_table(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table
 
 
 def steps_table(plan: Plan, paper: PaperValues, costs: pd.DataFrame) -> Table:
-    """How long a global step takes as N, n_pert or B grows, of recorded updates."""
+    """Tabulate the time of a global step as N, n_pert or B grows, from recorded updates."""
     names = dict(zip(AXES, ("n", "n_pert_at_n8", "batch_at_n8"), strict=True))
     theirs = {axis: dict(paper.tables["figure7"]["seconds_per_update"][name]) for axis, name in names.items()}
     values = costs.drop_duplicates(["run", "update", "quantity"]).set_index(["run", "update", "quantity"])

@@ -1,4 +1,4 @@
-"""Tables: cells that know what they are, as Markdown, CSV and HTML."""
+"""Tables as Markdown, CSV and HTML, whose cells carry a status and runs."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ class Cell:
     low: float | None = None
     high: float | None = None
     run: str = ""
-    """The run or runs that the value was measured on."""
+    """The run or runs behind the value, separated by spaces."""
 
 
 NOT_RUN = Cell("not run", "not run")
 NONE = Cell("–")
-"""Where there is nothing to show: a base is not compared with itself, say."""
+"""An empty cell, for example where a base would be compared with itself."""
 
 
 def number(value: float | int | None, status: Status, digits: int = 4, run: str = "") -> Cell:
-    """A number; None is `not run`."""
+    """Return a cell with a number; a measured None is `not run`."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return NOT_RUN if status == "measured" else Cell("–", status)
     return Cell(significant(value) if digits < 0 else f"{value:,.{digits}f}", status, value, run=run)
 
 
 def measured(value: float, low: float, high: float, run: str, digits: int = 4) -> Cell:
-    """A measured loss or difference with its 95 % interval."""
+    """Return a cell with a measured loss or difference and its 95 % interval."""
     text = f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
     return Cell(text, "measured", value, low, high, run)
 
 
 def interpolated(cell: Cell, between: bool = True) -> Cell:
-    """A measured cell, marked if its value lies between two milestones (or two sizes)."""
+    """Mark a measured cell if its value lies between two milestones (or two sizes)."""
     return replace(cell, text=f"~{cell.text}", status="interpolated") if between else cell
 
 
 def significant(value: float | int) -> str:
-    """Integers with thousands separators; others with three significant digits, far from 1 with a power of ten."""
+    """Format integers with thousands separators, others to three significant digits, with an exponent far from 1."""
     if isinstance(value, int) or (float(value).is_integer() and abs(value) < 1e7):
         return f"{int(value):,}"
     if abs(value) >= 1e5 or abs(value) < 1e-3:
@@ -72,7 +72,7 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Table:
-    """A product of rows; `notes` are printed under it, and the runs that its cells were measured on."""
+    """A table of cells; its `notes` and the runs behind its cells are printed below it."""
 
     name: str
     title: str
@@ -95,7 +95,7 @@ class Table:
         return "\n".join(lines).rstrip() + "\n"
 
     def csv(self) -> str:
-        """Every cell with its value, interval, status and run, one line per cell: what a program wants to read."""
+        """Return one line per cell with its value, interval, status and run, for programs to read."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(["row", "column", "text", "value", "low", "high", "status", "run"])
@@ -126,7 +126,7 @@ class Table:
         )
 
     def _runs(self, shown: Callable[[str], str]) -> str:
-        """One line, folded, with every run; HTML, which Markdown may contain."""
+        """Return a folded line with every run, as HTML, which Markdown may contain."""
         names = sorted({run for row in self.rows for cell in row for run in cell.run.split()})
         if not names:
             return ""
@@ -134,13 +134,13 @@ class Table:
         return f"<details><summary>Runs: {len(names)}</summary>{where}: {', '.join(map(shown, names))}</details>"
 
     def write(self, directory: Path) -> None:
-        """name.md, name.csv and name.html in a directory."""
+        """Write name.md, name.csv and name.html to a directory."""
         for suffix, text in (("md", self.markdown()), ("csv", self.csv()), ("html", self.html())):
             write_bytes(directory / f"{self.name}.{suffix}", text.encode())
 
 
 def _inline(note: str) -> str:
-    """The two marks that notes use, `code` and *emphasis*, as HTML."""
+    """Convert the two marks used in notes, `code` and *emphasis*, to HTML."""
     text = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(note))
     return re.sub(r"\*([^*]+)\*", r"<em>\1</em>", text)
 

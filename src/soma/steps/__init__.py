@@ -1,1 +1,1 @@
-"""One function per workflow rule: open what it reads, call the library, write what it declares."""
+"""One function per workflow rule: open the inputs, call the library, write the declared outputs."""

@@ -1,9 +1,9 @@
-"""Give recorded results the digest of changed code, where running it again gives what was recorded.
+"""Adoption of recorded results for changed code, after checking that it reproduces them.
 
 A refactoring changes the digests of the code behind recorded files (`soma.digests`), and Snakemake would make all of
-these files again, training included. Adopting runs the changed code and compares: of training and evaluation the pieces
-that `soma replay` compares, of every other step all of it, in a throw-away copy of the campaign. If everything is
-identical, the records of the files get the new digest, and the evidence is kept beside them.
+these files again, training included. Adoption runs the changed code and compares: for training and evaluation, the
+pieces that `soma replay` compares; for every other step, all outputs, in a throw-away copy of the campaign. If
+everything is identical, the records of the files get the new digest, and the evidence is kept beside them.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from soma.steps.rerun import Copy
 from soma.steps.train import versions
 
 _CODE = re.compile(r"'([a-z-]+(?:/[\w+-]+)*):([0-9a-f]{64})'")
-"""How Snakemake writes down the code of a step (`soma.digests.code`)."""
+"""Format in which Snakemake records the code of a step (`soma.digests.code`)."""
 
 
 @dataclass
 class Outdated:
-    """Recorded files that some code made before it changed."""
+    """Recorded files whose code has changed since."""
 
     label: str
     old: str
@@ -48,16 +48,16 @@ class Outdated:
     new: str
     targets: list[str] = field(default_factory=list)
     compared: list[Comparison] = field(default_factory=list)
-    """What came of running it again."""
+    """Results of running the code again."""
 
 
 def adopt(configfile: Sequence[Path], reason: str | None, leave: Sequence[str], threads: int) -> None:
-    """Adopt what is recorded of a campaign for the code as it stands.
+    """Adopt a campaign's recorded results for the current code.
 
     Args:
-        reason: adopt also where numbers agree to some digits only, or where files that a comparison needs are not
-            here. It stands in the evidence.
-        leave: codes that are not adopted, so that Snakemake makes their files again.
+        reason: reason to adopt results although numbers agree only to some digits, or files needed for a comparison
+            are missing. It is recorded in the evidence.
+        leave: codes not to adopt, so that Snakemake makes their files again.
 
     Raises:
         SomaError: naming the first difference, or what could not be compared.
@@ -90,7 +90,7 @@ def adopt(configfile: Sequence[Path], reason: str | None, leave: Sequence[str], 
 
 
 def _outdated(records: provenance.Records) -> list[Outdated]:
-    """Return the files behind every digest that is not that of the code as it stands."""
+    """Return the files behind every digest that differs from the current code's."""
     found: dict[str, Outdated] = {}
     for target, record in sorted(records.items()):
         for label, old in _codes(record):
@@ -109,7 +109,7 @@ def _codes(record: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _compare(
     each: Outdated, records: provenance.Records, results: Path, copy: Copy, threads: int
 ) -> Iterator[Comparison]:
-    """Run again what an outdated digest stands for: runs by replay, and every other command as it was called."""
+    """Repeat the work behind an outdated digest: runs by replay, and every other command as it was called."""
     step, rest = each.label.split("/")[0], []
     runs: dict[str, None] = {}
     for target in each.targets:
@@ -130,7 +130,7 @@ def _compare(
 
 
 def _decide(results: Path, outdated: Sequence[Outdated], counts: Counter[Status], reason: str | None) -> None:
-    """Raise a `SomaError` unless everything is identical, or nothing differs and there is a reason for the rest."""
+    """Raise `SomaError` unless everything is identical, or nothing differs and a reason covers the rest."""
     everything = [comparison for each in outdated for comparison in each.compared]
     different = next((comparison for comparison in everything if comparison.status == "differs"), None)
     if different:
@@ -148,7 +148,7 @@ def _decide(results: Path, outdated: Sequence[Outdated], counts: Counter[Status]
 
 
 def _write(results: Path, outdated: Sequence[Outdated], records: provenance.Records, reason: str | None) -> None:
-    """Write the new digests and what they rest on."""
+    """Write the new digests and the evidence for them."""
     facts = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "processor": device_name("cpu"),
@@ -174,7 +174,7 @@ def _write(results: Path, outdated: Sequence[Outdated], records: provenance.Reco
 
 
 def _add_to_record(path: Path, each: Outdated, facts: Mapping[str, Any]) -> None:
-    """Add an adoption to the line of those of a run."""
+    """Append an adoption to a run's record."""
     record = read_json(path)
     own = [
         comparison.line()

@@ -1,4 +1,4 @@
-"""A campaign as a whole: what it will cost, how far it is, and whether its files are what was written."""
+"""Whole campaigns: expected cost, progress, and verification of their files."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ RATES = {
     "one core of the pilot's CPU, 75 GF/s": 7.5e10,
 }
 ADOPTIONS = "adoptions.json"
-"""Where a campaign keeps what its adoptions rest on (`steps.adopt`), newest last."""
+"""File in which a campaign keeps the evidence for its adoptions (`steps.adopt`), newest last."""
 _UNCHECKED = ("logs", "benchmarks", "resume", "settings", "report.html", "manifest.json", "provenance.json", ADOPTIONS)
-"""What a manifest leaves out: what another run of the same campaign may write differently."""
+"""Files left out of a manifest, because another run of the same campaign may write them differently."""
 
 
 def plan(configfile: Sequence[Path], rate: float | None) -> None:
-    """Print what a campaign will cost."""
+    """Print the expected cost of a campaign."""
     print("\n".join(_plan_lines(make_plan(load(BASE, *configfile)), rate)))
 
 
 def status(configfile: Sequence[Path]) -> None:
-    """Print what is done, running and left."""
+    """Print how many jobs are done, running and left."""
     found = make_plan(load(BASE, *configfile))
     print("\n".join(_status_lines(found, Path("results") / found.config.campaign)))
 
@@ -44,10 +44,10 @@ def status(configfile: Sequence[Path]) -> None:
 def verify(results: Path) -> None:
     """Print every file that is wrong, missing or extra.
 
-    What .dvcignore leaves out is checked where it is, and not missed elsewhere.
+    Files that .dvcignore leaves out are checked if present, and may be missing.
 
     Raises:
-        SomaError: if there is one.
+        SomaError: if there is such a file.
     """
     known = read_json(results / "manifest.json")["files"]
     found = _checked_files(results)
@@ -69,7 +69,7 @@ def verify(results: Path) -> None:
 
 
 def stays(path: Path) -> bool:
-    """Return True if DVC leaves a file where it was made (.dvcignore)."""
+    """Return True if .dvcignore keeps a file out of DVC."""
     return _left_out().match_file(os.path.relpath(path))
 
 
@@ -84,7 +84,7 @@ def write_manifest(results: Path) -> None:
 
 
 def refresh_manifest(results: Path, changed: Sequence[str]) -> None:
-    """Record size and hash of files that were written anew, if the campaign has a manifest."""
+    """Record size and hash of rewritten files, if the campaign has a manifest."""
     path = results / "manifest.json"
     if path.exists():
         known = read_json(path)["files"]
@@ -97,9 +97,10 @@ def _checked_files(results: Path) -> set[str]:
 
 
 def _unchecked(path: Path) -> bool:
-    """Also downloads, which have a manifest of their own and are not versioned, and hidden names.
+    """Return True for files left out of the manifest, including downloads and hidden names.
 
-    Those are the marks of Snakemake and DVC, and files that a killed job left half-written.
+    Downloads have their own manifest and are not versioned. Hidden names are markers of Snakemake and DVC, and files
+    that a killed job left incomplete.
     """
     download = path.parts[0] == "corpus" and path.parts[1].startswith("source-")
     return path.parts[0] in _UNCHECKED or download or any(part.startswith(".") for part in path.parts)
@@ -110,7 +111,7 @@ def _differs(path: Path, known: dict[str, object]) -> bool:
 
 
 def _runs_by_group(found: Plan) -> dict[str, list[RunSpec]]:
-    """Every run once, under the first product that needs it."""
+    """Group the runs by the first product that needs them."""
     groups: dict[str, list[RunSpec]] = {"seed runs": [run for run in found.runs.values() if run.kind == "seed"]}
     taken = {run.id for run in groups["seed runs"]}
     fixed = list(found.config.products.fixed_size.arms)
@@ -166,7 +167,7 @@ def _plan_lines(found: Plan, rate: float | None) -> list[str]:
 
 
 def _state_size(run: RunSpec) -> int:
-    """Return how many numbers a resume state holds: weights with two moments, or with the states of a population."""
+    """Return the size of a resume state in numbers: weights with two moments, or with the states of a population."""
     s = run.settings
     if s.method != "eggroll":
         return 3 * run.parameters
@@ -175,12 +176,12 @@ def _state_size(run: RunSpec) -> int:
 
 
 def _served(found: Plan, arm: str) -> int:
-    """Forward operations for one byte of all experts that answer."""
+    """Return the forward operations per byte of all active experts."""
     return _per_byte(found.arm_runs[arm][0]) * found.arms[arm].active
 
 
 def _per_byte(run: RunSpec) -> int:
-    """Forward operations of one expert for one byte."""
+    """Return the forward operations per byte of one expert."""
     s = run.settings
     if s.method == "eggroll":
         return operations_of(s, 1) // (s.eggroll.population * s.eggroll.tokens)

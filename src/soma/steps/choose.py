@@ -1,6 +1,6 @@
-"""The choice of the equal search, on ensemble validation, as data: what the test set is then opened for, once.
+"""Choice of the equal search on ensemble validation, as data that names the runs for the single test evaluation.
 
-Apart from the summaries, which depend on the whole campaign: a label must not open the test set again.
+It is separate from the summaries, which depend on the whole campaign: changing a label must not evaluate test again.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from soma.runs import RunSpec
 
 
 def choose(settings: Path, validation: Path, output: Path) -> None:
-    """Write the runs of the best setting of every arm that was searched, as `evaluate_group` reads them.
+    """Write the runs of every searched arm's best setting, in the format that `evaluate_group` reads.
 
     Args:
-        settings: for every arm its settings, each a list of runs (`plan.settings_files`).
-        validation: per-document losses of all of them on the validation set.
+        settings: settings of every arm, each a list of runs (`plan.settings_files`).
+        validation: per-document losses of all these runs on the validation set.
     """
     rows, chosen = pd.read_parquet(validation), []
     for base, tried in read_json(settings).items():

@@ -1,4 +1,4 @@
-"""Features to clusters."""
+"""Clustering steps: from features to clusters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AGREEMENT_WINDOWS = 10_000
 
 
 def router(settings: Path, features: Path, vectors: Path, experts: int, output: Path) -> None:
-    """Balanced centroids of N clusters."""
+    """Fit balanced centroids of N clusters."""
     read = read_json(settings)
     routing = Routing.model_validate(read["routing"])
     loaded = Features.load(features)
@@ -29,7 +29,7 @@ def router(settings: Path, features: Path, vectors: Path, experts: int, output: 
 def assign(
     settings: Path, train: Path, features: Path, vectors: Path, router: Path, labels: Path, clusters: Path
 ) -> None:
-    """The cluster of every training window, and a description of the clusters."""
+    """Assign every training window to a cluster, and describe the clusters."""
     read = read_json(settings)
     loaded = Router.load(router, Features.load(features))
     sizes = assign_all(vectors, loaded, labels)

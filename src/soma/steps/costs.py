@@ -1,4 +1,4 @@
-"""The six cost quantities of every run."""
+"""The costs step: the six cost quantities of every run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def summarise_costs(settings: Path, runs: Path, benchmarks: Sequence[Path], outp
     """Write the costs of every run of the campaign as Parquet.
 
     Args:
-        settings: the whole campaign.
+        settings: settings of the whole campaign.
         runs: folder of all runs.
         benchmarks: Snakemake's benchmark files of the preprocessing rules.
     """

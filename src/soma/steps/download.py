@@ -1,4 +1,4 @@
-"""Sources to documents."""
+"""The download step: from sources to documents."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ from soma.settings.data import Source
 
 
 def download_source(settings: Path, output: Path) -> None:
-    """A source's documents, whole, under `output`."""
+    """Download all documents of a source to `output`."""
     source: Any = TypeAdapter(Source).validate_python(read_json(settings)["source"])
     download(source, output)

@@ -1,4 +1,4 @@
-"""Documents to bytes."""
+"""The encoding step: from documents to bytes."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from soma.settings.data import Data
 
 
 def encode_role(settings: Path, role: Role, source: Path, output: Path) -> None:
-    """One byte file and a document index."""
+    """Write a role's byte file and document index."""
     encode(role, Data.model_validate(read_json(settings)), source, output)

@@ -27,10 +27,10 @@ def evaluate_group(
     compute: Path,
     threads: int,
 ) -> None:
-    """Per-document losses of a group of runs, as Parquet.
+    """Write per-document losses of a group of runs as Parquet.
 
     Args:
-        settings: what to open (`Plan.published`), each with the numbers of `active` experts to average.
+        settings: runs to open (`Plan.published`), each with the numbers of `active` experts to average.
         runs, routing: folders of all runs, and of features and routers.
     """
     torch.set_num_threads(threads)
@@ -44,7 +44,7 @@ def evaluate_group(
 def evaluate_entries(
     entries: Iterable[Mapping[str, Any]], runs: Path, routers: Routers, data: EvaluationSet, engine: Engine
 ) -> pd.DataFrame:
-    """Rows of `soma.evaluate.evaluate` of every run."""
+    """Return the rows of `soma.evaluate.evaluate` for every run."""
     frames = []
     for entry in entries:
         opened, active = Published.open(entry, runs, milestones=True), entry["active"]

@@ -1,4 +1,4 @@
-"""What `soma export` does: a trained run of a campaign, with the campaign's measurements, as a model folder."""
+"""`soma export`: a trained run of a campaign as a model folder, with the campaign's measurements."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LICENCES = {
 
 
 def export(campaign: Path, run: str, output: Path, iterate: Iterate, k: int | None) -> None:
-    """Write a run's model folder; what the card says comes from the campaign's own files."""
+    """Write a run's model folder, with a card based on the campaign's files."""
     parts = sorted(path.parent for path in (campaign / "runs" / run).glob("*/run.json"))
     if not parts:
         raise SomaError(f"{campaign} has no trained run `{run}`; name a folder of {campaign / 'runs'}, or train it.")
@@ -45,16 +45,16 @@ def export_run(
     iterate: Iterate = "last",
     k: int | None = None,
 ) -> dict[str, Any]:
-    """Write the model folder of a published run at the end of its budget; `ensemble.json` is returned.
+    """Write the model folder of a published run at the end of its budget and return `ensemble.json`.
 
     Args:
         parts: folders of the run's parts, `runs/<run>/<part>`.
-        head: folder of the part whose final head the experts share, for a run without heads of its own.
+        head: folder of the part whose final head the experts share, for a run without its own heads.
         campaign: folder with `routing/`, `sets/`, `corpus/train/` and, if measured, `measurements/`.
-        k: experts averaged by default; None: min(4, N).
+        k: number of experts averaged by default; None: min(4, N).
 
     Raises:
-        SomaError: the run is none of LSTM experts, or something that it needs is missing or damaged.
+        SomaError: if the run does not consist of LSTM experts, or a needed file is missing or damaged.
     """
     if run.settings.method == "eggroll":
         raise SomaError(f"{run.id} is a gated recurrent model of EGGROLL; only LSTM ensembles can be exported.")
@@ -88,13 +88,13 @@ def export_run(
 
 
 def _source_hash(part: Path, iterate: Iterate) -> str | None:
-    """Of the file that a part's weights come from."""
+    """Return the hash of the file that a part's weights come from."""
     found: str | None = read_json(part / "run.json").get(f"{'weights' if iterate == 'last' else 'milestones'}_sha256")
     return found
 
 
 def _head_part(run: RunSpec, campaign: Path) -> Path | None:
-    """The folder of the run whose head the experts share, if they share another's."""
+    """Return the part folder of the run whose head the experts share, None if they use their own."""
     if run.trains_head or run.head_from is None:
         return None
     found = sorted(path.parent for path in (campaign / "runs" / run.head_from).glob("*/run.json"))
@@ -104,7 +104,7 @@ def _head_part(run: RunSpec, campaign: Path) -> Path | None:
 
 
 def _facts(campaign: Path, run: RunSpec, iterate: Iterate) -> Card:
-    """What the campaign's files say about a run; what they do not say is left out."""
+    """Collect a run's facts from the campaign's files, leaving out those that are missing."""
     corpus = campaign / "corpus" / "train" / "manifest.json"
     data: tuple[str, ...] = ()
     licence = ""
@@ -144,7 +144,7 @@ def _facts(campaign: Path, run: RunSpec, iterate: Iterate) -> Card:
 
 
 def _rows(path: Path, run: RunSpec, where: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Rows of a measurement that are of one run at the end of its budget."""
+    """Yield a measurement's rows for one run at the end of its budget."""
     if not path.exists():
         return
     rows = pd.read_parquet(path)

@@ -1,4 +1,4 @@
-"""Training windows to features."""
+"""Feature steps: from training windows to features."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from soma.settings.routing import Routing
 
 
 def fit(settings: Path, train: Path, output: Path) -> None:
-    """Vocabulary, tf-idf weights and SVD, fitted on a sample of the training windows."""
+    """Fit vocabulary, tf-idf weights and SVD on a sample of the training windows."""
     read = read_json(settings)
     windows = TrainWindows(train, read["window"])
     fit_features(windows, Routing.model_validate(read["routing"]), read["seed"], output)
 
 
 def transform(settings: Path, train: Path, features: Path, output: Path, workers: int) -> None:
-    """Features of every training window."""
+    """Compute features of every training window."""
     transform_all(TrainWindows(train, read_json(settings)["window"]), Features.load(features), output, workers)

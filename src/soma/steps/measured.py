@@ -1,4 +1,4 @@
-"""The measurement step: what a measurement may open, and where its rows go."""
+"""The measurement step: inputs that a measurement may open, and the output of its rows."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from soma.steps.published import Published, Routers
 
 @dataclass(frozen=True)
 class Inputs:
-    """Everything that a measurement may read. The test set is not among it."""
+    """Everything that a measurement may read, which excludes the test set."""
 
     settings: Mapping[str, Any]
-    """`runs` (Plan.published), whether their `milestones` are wanted, `product` and `seed`."""
+    """`runs` (Plan.published), `milestones` (true to open all of them), `product` and `seed`."""
     results: Path
     """Folder of the campaign."""
     compute: Compute
@@ -47,12 +47,12 @@ class Inputs:
         return list(self.opened())
 
     def opened(self) -> Iterator[Published]:
-        """The runs, one at a time: final weights, or those of all milestones where the plan says so."""
+        """Open the runs one at a time, with final weights, or those of all milestones if the plan says so."""
         for entry in self.settings["runs"]:
             yield Published.open(entry, self.results / "runs", milestones=self.settings["milestones"])
 
     def updates(self, run: RunSpec) -> list[int]:
-        """What is measured of a run: its end, and its first milestone where the plan says so (`plan.EARLY`)."""
+        """Return the measured updates of a run: its end, and its first milestone if the plan says so (`plan.EARLY`)."""
         return sorted({run.milestones[0], run.updates}) if self.settings["milestones"] else [run.updates]
 
     def stream(self, *purpose: str) -> Stream:
@@ -65,7 +65,7 @@ class Inputs:
         return self._keep(("shards", run.shards), lambda: Shards.open(self.results / "shards" / run.shards))
 
     def _keep(self, key: tuple[str, Any], make: Callable[[], Any]) -> Any:
-        """What is opened once is kept."""
+        """Return the cached value of a key, making it at first use."""
         if key not in self.kept:
             self.kept[key] = make()
         return self.kept[key]
@@ -77,7 +77,7 @@ class Inputs:
     def batch(
         self, run: RunSpec, expert: int, sequences: int, index: int, purpose: str, validation: bool = False
     ) -> NDArray[np.uint8]:
-        """Random crops of an expert's training (or expert-validation) windows; uint8 [sequences, T + 1].
+        """Draw random crops of an expert's training (or expert-validation) windows; uint8 [sequences, T + 1].
 
         Numbered batches of one purpose are independent; windows are drawn with replacement.
         """
@@ -93,7 +93,7 @@ def measure(name: str, settings: Path, results: Path, output: Path, compute: Pat
     """Write the rows of one measurement as Parquet.
 
     Args:
-        name: module of `soma.steps.measure`, with hyphens for underscores.
+        name: module of `soma.steps.measure`, with hyphens in place of underscores.
         results: folder of the campaign.
     """
     torch.set_num_threads(threads)

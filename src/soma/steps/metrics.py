@@ -1,4 +1,4 @@
-"""The step that writes the numbers of `dvc metrics`."""
+"""The metrics step: the numbers shown by `dvc metrics`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from soma.steps.summarise import load_plan
 
 
 def write_metrics(settings: Path, measurements: Path, output: Path) -> None:
-    """Losses, differences and verdicts of a campaign, as JSON."""
+    """Write losses, differences and verdicts of a campaign as JSON."""
     plan = load_plan(settings)
 
     def rows(kind: str) -> pd.DataFrame:

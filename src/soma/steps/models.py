@@ -1,4 +1,4 @@
-"""What `soma score`, `soma sample` and `soma route` do."""
+"""The commands `soma score`, `soma sample` and `soma route`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from soma.inference.score import total
 
 
 def score(files: Sequence[str], model: Path, k: int | None, device: str, threads: int, as_json: bool) -> None:
-    """One line per file and, for several, one for all."""
+    """Print one line per file and, with several files, one for all."""
     ensemble = _load(model, k, device, threads)
     rows: list[tuple[str, Score]] = []
     with _output():
@@ -51,7 +51,7 @@ def sample(
     device: str,
     threads: int,
 ) -> None:
-    """Draw and print, byte by byte."""
+    """Draw and print text, byte by byte."""
     sampling = Sampling(temperature, top_k, top_p, seed)
     if length < 0:
         raise SomaError(f"--length is {length}; give a number of bytes from 0 up.")
@@ -74,7 +74,7 @@ def sample(
 
 
 def route(file: str, terms: int, model: Path, k: int | None, device: str, threads: int) -> None:
-    """One line per chosen expert."""
+    """Print one line per chosen expert."""
     ensemble = _load(model, k, device, threads)
     data = _read(file)
     if not data:
@@ -85,13 +85,13 @@ def route(file: str, terms: int, model: Path, k: int | None, device: str, thread
         print(f"routed on {chosen.read} byte{'s' if chosen.read > 1 else ''} (the model reads up to {ensemble.prefix})")
         print("expert  similarity  distance  words")
         for expert, cosine in zip(chosen.experts, chosen.similarities, strict=True):
-            distance = max(0.0, 2 - 2 * cosine) ** 0.5  # of unit vectors
+            distance = max(0.0, 2 - 2 * cosine) ** 0.5  # between unit vectors
             words = " ".join(ensemble.router.terms(expert, terms))
             print(f"{expert:6}  {cosine:10.4f}  {distance:8.4f}  {words}")
 
 
 class _Speakers:
-    """Which experts a stream listens to, and how much of the drawn bytes' probability came from each."""
+    """Experts used by a stream, and each one's share of the drawn bytes' probability."""
 
     def __init__(self, stream: Generation) -> None:
         self.stream = stream
@@ -100,7 +100,7 @@ class _Speakers:
         self.count = 0
 
     def heard(self, byte: int) -> None:
-        """A byte was drawn, and the stream has not read it yet."""
+        """Record a drawn byte that the stream has not read yet."""
         if self.stream.experts != self.experts:
             self.experts = self.stream.experts
             names = ", ".join(map(str, self.experts))
@@ -111,7 +111,7 @@ class _Speakers:
         self.count += 1
 
     def summary(self) -> None:
-        """How much each expert had to say."""
+        """Print each expert's share of the drawn bytes."""
         for expert, share in sorted(self.shares.items(), key=lambda item: -item[1]):
             print(f"expert {expert}: {share / self.count:.0%} of what was drawn", file=sys.stderr)
 
@@ -124,7 +124,7 @@ def _load(model: Path, k: int | None, device: str, threads: int) -> Ensemble:
 
 
 def _read(name: str) -> bytes:
-    """The bytes of a file, or of standard input for `-`."""
+    """Return the bytes of a file, or of standard input for `-`."""
     if name == "-":
         return sys.stdin.buffer.read()
     try:
@@ -172,7 +172,7 @@ def _score_json(rows: Sequence[tuple[str, Score]]) -> list[str]:
 
 @contextmanager
 def _output() -> Iterator[None]:
-    """A reader that goes away early (`| head`) ends the command without an error."""
+    """End the command without an error if the reader closes the pipe early (`| head`)."""
     try:
         yield
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Trained runs as steps open them: weights, the head that they share, and the router that chooses among experts."""
+"""Trained runs as steps open them: weights, shared head, and the router that chooses among experts."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ class Published:
     run: RunSpec
     checkpoints: Checkpoints
     shared_head: Tensor | None
-    """[V, H] of a run whose experts share one frozen head."""
+    """Frozen head [V, H] that all experts of the run share, if any."""
 
     @classmethod
     def open(cls, entry: Mapping[str, Any], runs: Path, *, milestones: bool = False) -> Published:
-        """Open what `Plan.published` names, below the folder of all runs: final weights, or all `milestones`."""
+        """Open an entry of `Plan.published` in the folder of all runs: final weights, or all `milestones`."""
         run = RunSpec.model_validate(entry["run"])
         parts = {Path(part).name: runs / part for part in entry["parts"]}
         head = runs / entry["head"] if entry["head"] else None
         return cls(run, Checkpoints.open(run, parts, milestones=milestones), _frozen_head(run, head))
 
     def heads(self, update: int, iterate: Iterate = "last") -> Tensor:
-        """Heads of all experts: [N, V, H], or a view of the shared one."""
+        """Return the heads of all experts, [N, V, H], as a view if the head is shared."""
         if self.shared_head is not None:
             return self.shared_head.expand(self.run.experts, -1, -1)
         return self.checkpoints.heads(update, iterate)
 
     def weights(self, update: int, iterate: Iterate = "last") -> tuple[Tensor, Tensor]:
-        """Bodies [N, M] and heads [N, V, H]."""
+        """Return bodies [N, M] and heads [N, V, H]."""
         return self.checkpoints.bodies(update, iterate), self.heads(update, iterate)
 
 
 class Routers:
-    """The routers of a campaign, loaded when first used."""
+    """The routers of a campaign, loaded at first use."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -59,7 +59,7 @@ class Routers:
         self._routers: dict[int, Router] = {}
 
     def router(self, run: RunSpec) -> Router | None:
-        """The router of a run with clusters, else None."""
+        """Return the router of a run with clusters, else None."""
         if "clusters" not in run.shards:
             return None
         if run.experts not in self._routers:
@@ -69,7 +69,7 @@ class Routers:
         return self._routers[run.experts]
 
     def select(self, run: RunSpec, data: EvaluationSet, k: int) -> NDArray[np.int64]:
-        """Experts of every window [n, k]: the router's nearest, or the first k where shards mean nothing."""
+        """Choose experts of every window, [n, k]: the router's nearest, or the first k for shards without clusters."""
         router = self.router(run)
         if router is None:
             return np.broadcast_to(np.arange(k), (len(data), k))
@@ -77,7 +77,7 @@ class Routers:
 
 
 def _frozen_head(run: RunSpec, head: Path | None) -> Tensor | None:
-    """The head [V, H] that all experts share, where they do: another run's, or as it was drawn."""
+    """Return the head [V, H] that all experts share, from another run or as initialised; None if they share none."""
     if run.trains_head or run.settings.method == "eggroll":
         return None
     if head is None:

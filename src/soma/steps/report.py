@@ -1,4 +1,4 @@
-"""Steps from rows to tables and figures."""
+"""Reporting steps: from rows to tables and figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from soma.steps.summarise import load_plan
 def write_table(
     name: str, settings: Path, measurements: Path, sets: Path, routing: Path, paper: Path, output: Path
 ) -> None:
-    """One table as Markdown, CSV and HTML."""
+    """Write one table as Markdown, CSV and HTML."""
     plan, values = load_plan(settings), PaperValues(paper)
 
     def rows(kind: str) -> pd.DataFrame:
@@ -60,18 +60,18 @@ def write_table(
 
 
 def _findings(plan: Plan, rows: Callable[[str], pd.DataFrame]) -> tuple[str, str]:
-    """Of the controls that have a table of their own."""
+    """Return the findings of the controls that have their own tables."""
     differences = rows("differences")
     return controls.precision_finding(rows("precision")), controls.size_finding(plan, rows("sizes"), differences)
 
 
 def write_summary(settings: Path, measurements: Path, runs: Path, tables: Path, output: Path) -> None:
-    """The first page of a campaign: README.md in its folder, and the front of the HTML report.
+    """Write the first page of a campaign: README.md in its folder, and the front page of the HTML report.
 
     Args:
         runs: folder of all runs.
         tables: folder of the written tables, for their titles.
-        output: README.md; front.rst goes beside it.
+        output: README.md; front.rst is written beside it.
     """
     plan = load_plan(settings)
 
@@ -88,8 +88,8 @@ def write_summary(settings: Path, measurements: Path, runs: Path, tables: Path, 
 
 
 def write_figure(name: str, settings: Path, measurements: Path, paper: Path, output: Path) -> None:
-    """One figure as SVG and PNG, with the CSV of what it draws."""
-    # Matplotlib takes a second to import; tables need none.
+    """Write one figure as SVG and PNG, with a CSV of the drawn data."""
+    # Importing Matplotlib takes a second, and tables do not need it.
     from soma.report.figures import comparisons, ensembles, fixed_size, gradients, sweeps
 
     plan, values = load_plan(settings), PaperValues(paper)

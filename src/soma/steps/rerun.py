@@ -1,4 +1,4 @@
-"""Run recorded commands again in a throw-away copy of a campaign, and compare what they make."""
+"""Repetition of recorded commands in a throw-away copy of a campaign, with a comparison of their outputs."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from soma.steps.replay.comparison import Agreement, Allowed, Comparison, Differe
 from soma.workflow import Settings
 
 ALLOWED = Allowed("sums of numpy and torch, which depend on the processor", digits=6)
-"""Why numbers in rows need not have the same bytes."""
+"""Allowed difference between numbers in rows, whose bytes depend on the processor."""
 TIMED = ("reference", "inference")
-"""Measurements that hold times, of which no two runs are the same."""
+"""Measurements with times, which differ from run to run."""
 _TIMES = ("seconds", "per_second", "share", "device", "peak")
-"""What the names of their columns of times, and of what times are of, contain."""
+"""Substrings in the names of their columns that depend on time or machine."""
 _OWN = ("logs", "settings", "resume")
-"""Folders that the copy has for itself."""
+"""Folders that are not linked into the copy."""
 
 
 class Copy:
-    """A copy of the project in a folder, made of links to everything but what commands write."""
+    """A copy of the project in a folder, with links to everything except the outputs of commands."""
 
     def __init__(self, folder: Path, results: Path, settings: Mapping[str, Any]) -> None:
-        """
+        """Link the project into `folder` and write the rules' settings there.
+
         Args:
             folder: an empty folder, outside the project.
-            results: folder of the campaign, relative to the project's.
-            settings: what the rules read, by name (`plan.settings_files`).
+            results: folder of the campaign, relative to the project's folder.
+            settings: settings files of the rules, by name (`plan.settings_files`).
         """
         self.folder = folder
         for path in Path().iterdir():
@@ -51,12 +52,12 @@ class Copy:
         Settings(settings, folder / results / "settings").write()
 
     def rerun(self, command: str, targets: Sequence[str], inputs: Sequence[str]) -> Comparison:
-        """Run a recorded command again and compare the files that it makes with those that are recorded.
+        """Run a recorded command again and compare its outputs with the recorded ones.
 
         Args:
             command: a call of `python -m soma.cli`.
-            targets: what it makes; those that are not in the campaign's folder are not compared.
-            inputs: what it reads.
+            targets: its outputs; those missing from the campaign's folder are not compared.
+            inputs: its inputs.
         """
         what = f"{len(targets)} file(s) made again"
         missing = [path for path in inputs if not Path(path).exists()]
@@ -78,7 +79,7 @@ class Copy:
                 _compare(target, self.folder / target, agreement)
         except Different as difference:
             return Comparison(targets[0], None, what, "differs", **difference.details)
-        finally:  # the next command reads what was recorded
+        finally:  # the next command must read the recorded files
             for target in targets:
                 _remove(self.folder / target)
             for target in compared:
@@ -89,7 +90,7 @@ class Copy:
         return Comparison(targets[0], None, what, "agrees", digits=digits, reason=ALLOWED.reason)
 
     def _link(self, path: Path) -> None:
-        """Make a link to a file, or a folder of links."""
+        """Link a file, or every file of a folder."""
         for file in (p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
             (self.folder / file).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / file).symlink_to(file.absolute())
@@ -103,7 +104,7 @@ def _remove(path: Path) -> None:
 
 
 def _compare(recorded: str, made: Path, agreement: Agreement) -> None:
-    """Compare a file with the recorded one, or a folder file by file: numbers as numbers, all else by its bytes."""
+    """Compare a file, or a folder file by file, with the recorded one: numbers as numbers, all else by bytes."""
     known = Path(recorded)
     if content(recorded) != content(str(made)):
         files = sorted(p for p in known.rglob("*") if p.is_file() and not p.name.startswith("."))
@@ -133,7 +134,7 @@ def _compare_file(known: Path, made: Path, agreement: Agreement) -> None:
 
 
 Named = Iterator[tuple[str, NDArray[Any]]]
-"""Values of a file by name: floats as numbers, others as objects that must be equal."""
+"""Values of a file by name: floats as numbers, all others as objects that must be equal."""
 
 
 def _rows(path: Path) -> Named:
@@ -149,7 +150,7 @@ def _arrays(path: Path) -> Named:
 
 
 def _leaves(path: Path) -> Named:
-    """Yield what JSON holds, but for hashes: they follow from what is compared beside them."""
+    """Yield the leaves of a JSON file except hashes, which follow from other compared values."""
 
     def walk(name: str, value: Any) -> Named:
         if isinstance(value, dict | list):

@@ -1,4 +1,4 @@
-"""Bytes to evaluation sets."""
+"""The evaluation-set step: from bytes to evaluation sets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from soma.settings.data import Data
 def build_set(
     settings: Path, role: Literal["validation", "test", "external"], train: Path, corpus: Path, output: Path
 ) -> None:
-    """The windows of an evaluation set."""
+    """Build the windows of an evaluation set."""
     read = read_json(settings)
     data = Data.model_validate(read["data"])
     if role == "external":

@@ -1,4 +1,4 @@
-"""Clusters to shards."""
+"""The sharding step: from clusters to shards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shard(
     output: Path,
     labels: Path | None,
 ) -> None:
-    """Training and expert-validation window ids of every expert."""
+    """Write the ids of every expert's training and expert-validation windows."""
     read = read_json(settings)
     n = len(TrainWindows(train, read["window"]))
     mask = expert_validation_mask(n, read["expert_validation"], Stream.named(read["seed"], "expert-validation"))

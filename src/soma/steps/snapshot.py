@@ -1,4 +1,4 @@
-"""A campaign handed to DVC."""
+"""Recording of a campaign with DVC."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _STAGES = Path("dvc.yaml")
 
 
 def snapshot(partial: bool) -> None:
-    """Record the campaign of dvc.yaml in dvc.lock, as `dvc commit` does, once Snakemake has nothing left to do for it.
+    """Record the campaign of dvc.yaml in dvc.lock, like `dvc commit`, once Snakemake has nothing left to do for it.
 
     Args:
-        partial: record what a stopped run has finished so far, by stages that have something.
+        partial: record the stages that a stopped run has completed so far.
 
     Raises:
-        SomaError: if a product is out of date, or a file that DVC keeps is not here.
+        SomaError: if a product is out of date, or a file tracked by DVC is missing.
     """
     pipeline = read_yaml(_STAGES)
     values = pipeline["vars"][0]
@@ -56,7 +56,7 @@ def _missing(stage: Mapping[str, Any], filled: Callable[[str], str]) -> list[Pat
 
 
 def _record(results: Path, stages: Sequence[str]) -> None:
-    # A run that ended right after its last job wrote neither.
+    # A run that ended right after its last job did not write the manifest or the provenance.
     write_manifest(results)
     provenance.pack(results)
     for stage in stages:
@@ -68,12 +68,12 @@ def _record(results: Path, stages: Sequence[str]) -> None:
 
 
 def _check_up_to_date(results: Path, command: list[str]) -> None:
-    """Ask Snakemake, by a dry run of the command that makes the whole campaign."""
+    """Raise `SomaError` unless a dry run of the whole campaign's Snakemake command has nothing to do."""
     found = _run(*command, "--dry-run", capture_output=True, text=True)
     said = found.stdout + found.stderr
     if found.returncode:
         raise SomaError(f"Snakemake could not plan the campaign: {' '.join(said.split())}")
-    # A dry run ends with 0 whatever it finds.
+    # A dry run exits with 0 even if there is something to do.
     if "Nothing to be done" not in said:
         raise SomaError(
             f"{results} is not what the settings and the code here make, so it was not recorded; "

@@ -1,4 +1,4 @@
-"""Summaries: from per-document losses, costs and histories to the rows that tables and figures show."""
+"""The summary steps: from per-document losses, costs and histories to the rows shown in tables and figures."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def summarise(name: str, settings: Path, evaluation: Path, measurements: Path, r
     """Write one summary as Parquet.
 
     Args:
-        settings: the whole campaign.
-        evaluation, measurements, runs: folders of evaluated groups, of measurements and of all runs.
+        settings: settings of the whole campaign.
+        evaluation, measurements, runs: folders of evaluated groups, measurements and all runs.
     """
     plan = load_plan(settings)
     p = plan.config.products
@@ -32,7 +32,7 @@ def summarise(name: str, settings: Path, evaluation: Path, measurements: Path, r
     def losses(role: str, arms: Iterable[str]) -> pd.DataFrame:
         groups = dict.fromkeys(plan.group_of[arm] for arm in arms)
         paths = [evaluation / role / f"{group}.parquet" for group in groups]
-        # A run that two groups share was evaluated in both.
+        # A run shared by two groups was evaluated in both.
         return pd.concat([pd.read_parquet(path) for path in paths], ignore_index=True).drop_duplicates(list(KEYS))
 
     def measured(kind: str) -> pd.DataFrame:
@@ -82,7 +82,7 @@ def summarise(name: str, settings: Path, evaluation: Path, measurements: Path, r
 
 
 def _estimators(plan: Plan, rows: pd.DataFrame, variance: pd.DataFrame) -> pd.DataFrame:
-    """Test loss of every estimator at the end of its budget, the first one's minus its own, and its variance."""
+    """Compute every estimator's test loss at the end of its budget, the first's minus its own, and its variance."""
     arms = plan.config.products.estimators.arms
     scores = scores_of(plan, rows)
     out = []

@@ -1,4 +1,4 @@
-"""The training step: one group of experts of one run, from wherever it stopped to its published checkpoints."""
+"""The training step: one group of experts of one run, from its last saved state to its published checkpoints."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ log = logging.getLogger("soma.train")
 
 @dataclass(frozen=True)
 class Files:
-    """What training a part reads."""
+    """The files that training a part reads."""
 
     train: Path
     shards: Path
@@ -71,10 +71,11 @@ def train_part(
     Args:
         settings: the run's description (plan.RunSpec as JSON).
         runs: folder of all runs.
-        start: parts of the run that the experts copy or continue, if there is one, below `runs`.
-        head: part of the run whose frozen head they share, if there is one, below `runs`.
-        resume: folder of the resume state; it is no declared output, so a failed job keeps it, and it goes at the end.
-        workers: processes that share the directions.
+        start: parts of the run that the experts copy or continue, if any, relative to `runs`.
+        head: part of the run whose frozen head they share, if any, relative to `runs`.
+        resume: folder of the resume state. It is not a declared output, so a failed job keeps it; it is deleted at the
+            end.
+        workers: number of processes that share the directions.
     """
     distributed.launch(workers)
     run = RunSpec.model_validate(read_json(settings))
@@ -87,7 +88,7 @@ def train_part(
 
 
 def facts_of(run: RunSpec, part: str, files: Files, engine: str) -> dict[str, Any]:
-    """Return all that a part's weights depend on: settings, the hashes of what it reads, the engine."""
+    """Return everything that a part's weights depend on: settings, hashes of its inputs, and the engine."""
     return {
         "run": run.model_dump(mode="json"),
         "part": part,
@@ -110,7 +111,7 @@ def trainer_of(run: RunSpec, part: str, files: Files, engine: Engine, device: to
 
 
 def repeats(run: RunSpec, engine: Engine) -> Literal["bytes", "digits"]:
-    """Return what is equal where a run is trained again on another processor with fused multiply-add."""
+    """Return what is equal if a run is repeated on another processor with fused multiply-add."""
     return "bytes" if run.settings.method == "spsa" and engine.exact else "digits"
 
 
@@ -129,7 +130,7 @@ def _train(
         workers = f"{distributed.workers()} worker(s), " if distributed.workers() > 1 else ""
         log.info(f"{run.id} {part}: engine {engine.name} on {device_name(device)}, {workers}{how.threads} thread(s)")
     restore_state(state_file, trainer, identity)
-    distributed.barrier()  # nobody may write the state before all have read it
+    distributed.barrier()  # no worker may write the state before all have read it
     trainer.progress.ledger.begin()
     stop = _StopRequest()
 
@@ -200,7 +201,7 @@ def history_of(progress: Progress) -> pd.DataFrame:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what runs here, and the commit that the code is at."""
+    """Return the versions of the software, and the commit of the code."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -220,7 +221,7 @@ def _start_hashes(run: RunSpec, part: str, files: Files) -> dict[str, str]:
 
 
 def _start(run: RunSpec, part: str, files: Files) -> Start | None:
-    """Return what the experts of a part start from, None where they are drawn at random."""
+    """Return the weights that the experts of a part start from, None if they start at random."""
     if not files.start:
         return None
     continues = run.kind == "continuation"
@@ -236,7 +237,7 @@ def _start(run: RunSpec, part: str, files: Files) -> Start | None:
 
 
 def _started_from(run: RunSpec, part: str, files: Files) -> list[Path]:
-    """Return the folders that a part reads: of a run that is continued, those that hold experts of the part."""
+    """Return the folders that a part starts from: for a continuation, only those that hold its experts."""
     if run.kind != "continuation":
         return list(files.start)
     own = set(part_experts(part))
@@ -244,7 +245,7 @@ def _started_from(run: RunSpec, part: str, files: Files) -> list[Path]:
 
 
 def _other_head(run: RunSpec, files: Files) -> Path | None:
-    """Return the part whose head is shared, where it is of another run than the bodies."""
+    """Return the part whose head is shared, if it belongs to a different run than the bodies."""
     return files.head if run.head_from != run.start else None
 
 
@@ -257,7 +258,7 @@ def _source(run: RunSpec, expected: str | None, part: Path) -> RunSpec:
 
 
 class _StopRequest:
-    """SIGTERM or SIGINT asks the loop to save and stop after the current update."""
+    """A request, by SIGTERM or SIGINT, to save and stop after the current update."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -269,7 +270,7 @@ class _StopRequest:
 
 
 def _commit() -> str:
-    """The commit that the code was at, with `+` if the tree differed; empty outside a repository."""
+    """Return the commit of the code, with `+` if the tree differs from it; empty outside a repository."""
     import subprocess
 
     def git(*words: str) -> str:

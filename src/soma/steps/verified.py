@@ -1,7 +1,7 @@
-"""Training on data that is what was recorded.
+"""Training on verified data.
 
-The training step looks at sizes only. A flipped bit would train without a word, so every job first reads its data once
-and compares hashes: about a second for each GB of text, beside hours of training. Workers of one job do not repeat it.
+The training step checks only sizes, so a flipped bit would go unnoticed. Every job therefore first reads its data once
+and compares hashes: about a second per GB of text, against hours of training. Workers of one job do not repeat it.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from soma.steps import train as step
 
 
 def train_part(train: Path, shards: Path, **others: Any) -> None:
-    """`train.train_part`, unless the text or the window ids are not what their manifests say.
+    """Check the text and the window ids against their manifests, then call `train.train_part`.
 
     Raises:
-        SomaError: naming the file that is not.
+        SomaError: if a file does not match, naming it.
     """
-    if distributed.workers() == 1:  # of several, the process that became torchrun was here
+    if distributed.workers() == 1:  # with several workers, the process that became torchrun has checked
         check_text(train)
         Shards.open(shards).verify()
     step.train_part(train=train, shards=shards, **others)
 
 
 def check_text(train: Path) -> None:
-    """Raise a `SomaError` unless the training text has the hash that its manifest records."""
+    """Raise `SomaError` unless the training text matches the hash in its manifest."""
     check_files(train, {"bytes.bin": read_encoded(train, "train")["files"]["bytes.bin"]})

@@ -1,10 +1,11 @@
-// Routed inference: every expert packed once, groups of any size in one call, states carried from call to call.
+// Routed inference: every expert is packed once, a call takes groups of any size, and states carry over between calls.
 //
-// Training's tiles put sequences in the lanes, which needs 16 or 32 sequences for the same weights. A batch of requests
-// sends one or two to each of many experts, so here the features lie in the lanes, and rows (sequences, and steps of a
-// sequence where the recurrence allows it) share what is loaded of the weights. Matrices are [row / VL][column][VL] with the gain of the LayerNorm before them folded in; padded rows and
-// features are zero. Every number of a sequence is computed in one order, whoever shares the call, so neither the other
-// sequences nor the number of threads nor cutting a text into several calls can change a bit.
+// Training puts sequences in the lanes, which needs 16 or 32 sequences for the same weights. A batch of requests sends
+// one or two to each of many experts, so here the lanes hold features, and rows (sequences, and steps of a sequence if
+// the recurrence allows it) share the loaded weights. Matrices are [row / VL][column][VL] with the preceding
+// LayerNorm's gain folded in; padded rows and features are zero. Every number of a sequence is computed in a fixed
+// order, so neither the other sequences of the call, nor the number of threads, nor cutting a text into several calls
+// changes a bit.
 //
 // Shapes: N experts, P pairs of an expert and a sequence, T bytes read, D width, H embedding width, L depth, V = 256.
 #include <atomic>
@@ -18,12 +19,13 @@
 namespace soma {
 namespace {
 
-constexpr int MOST = 64;       // rows of a tile: they share one pass over the weights
-constexpr int SEQUENCES = 16;  // of a tile at most, so that a chunk has at least four steps
+constexpr int MOST = 64;       // rows per tile, which share one pass over the weights
+constexpr int SEQUENCES = 16;  // at most per tile, so that a chunk has at least four steps
+// Accumulators: vectors of rows for one or two sequences and for more; without AVX-512, half as many registers.
 #if defined(__AVX512F__)
-constexpr int FEW_ROWS = 8, ROWS_AT_ONCE = 4, THIN_SEQUENCES = 2;  // accumulators: vectors of rows, for 1 or 2 and for more
+constexpr int FEW_ROWS = 8, ROWS_AT_ONCE = 4, THIN_SEQUENCES = 2;
 #else
-constexpr int FEW_ROWS = 4, ROWS_AT_ONCE = 2, THIN_SEQUENCES = 1;  // sequences; half as many registers
+constexpr int FEW_ROWS = 4, ROWS_AT_ONCE = 2, THIN_SEQUENCES = 1;
 #endif
 constexpr int AT_ONCE = 4;  // sequences
 
@@ -32,7 +34,7 @@ using Count = std::integral_constant<int, N>;
 
 int vectors(int64_t n) { return static_cast<int>((n + VL - 1) / VL); }
 
-// The largest of all lanes, and their sum as a tree.
+// Reduce the lanes to their sum, as a tree, or their maximum.
 INLINE float fold(Vec a, bool sum) {
     alignas(64) float lane[VL];
     store(lane, a);
@@ -50,7 +52,7 @@ INLINE float largest(Vec a) { return fold(a, false); }
 
 // ------------------------------------------------------------------------------------------- products
 
-// a[p][b] += rows of W times sequence b: w [P][K][VL], x [B] rows of `stride` floats.
+// Add rows of W times sequence b to a[p][b]: w [P][K][VL], x [B] rows of `stride` floats.
 template <int P, int B>
 INLINE void add_products(const float* __restrict w, int64_t K, const float* __restrict x, int64_t stride, Vec (&a)[P][B]) {
     for (int64_t k = 0; k < K; ++k)
@@ -62,7 +64,7 @@ INLINE void add_products(const float* __restrict w, int64_t K, const float* __re
         }
 }
 
-// The same for one or two vectors of rows: four sums each over every fourth column, since one waits for itself.
+// The same for one or two vectors of rows: four sums, each over every fourth column, hide the latency of one.
 template <int P, int B>
 INLINE void add_thin(const float* __restrict w, int64_t K, const float* __restrict x, int64_t stride, Vec (&a)[P][B]) {
     Vec part[4][P][B] = {};
@@ -84,7 +86,7 @@ INLINE void add_thin(const float* __restrict w, int64_t K, const float* __restri
         }
 }
 
-// work(P, B, first vector of rows, first sequence) over n sequences, at most MOST_B at once.
+// Call work(P, B, first vector of rows, first sequence) over n sequences, at most MOST_B at once.
 template <int P, int MOST_B, class Work>
 INLINE void each_sequences(int row, int n, Work work) {
     int b = 0;
@@ -97,7 +99,7 @@ INLINE void each_sequences(int row, int n, Work work) {
         if (n - b == 1) work(Count<P>(), Count<1>(), row, b);
 }
 
-// use(vector of rows, sequence, sum) for every vector of rows of W and each of n sequences.
+// Call use(vector of rows, sequence, sum) for every vector of rows of W and each of n sequences.
 template <class Use>
 INLINE void multiply(const float* w, int rows, int64_t K, const float* x, int64_t stride, int n, Use use) {
     const auto work = [&](auto P, auto B, int row, int b) INLINED {
@@ -136,7 +138,7 @@ struct Block {
     Buffer gates_input, gates_hidden, up, down;
 };
 
-// y = (x - mean) / sd over n features of a row, times the gain if there is one; `inside` is 1 on true features.
+// Compute y = (x - mean) / sd over n features of a row, times the gain if given; `inside` is 1 on unpadded features.
 INLINE void normalise(const float* x, int n, const float* inside, const float* gain, float* y) {
     const int end = vectors(n) * VL;
     Vec sum = {}, square = {};
@@ -151,7 +153,7 @@ INLINE void normalise(const float* x, int n, const float* inside, const float* g
     for (int k = 0; k < end; k += VL) store(y + k, gain ? load(y + k) * scale * load(gain + k) : load(y + k) * scale);
 }
 
-// W [rows, K] as vectors of rows, each times the gain of its column and the factor of its row; source(r) is a row or null.
+// Pack W [rows, K] into vectors of rows, scaled by column gains and row factors; source(r) is a row or null.
 template <class Source>
 void pack(int64_t rows, int64_t K, const float* gain, Source source, float* out) {
     for (int64_t first = 0; first < rows; first += VL)
@@ -167,7 +169,7 @@ void pack(const float* W, int64_t rows, int64_t K, const float* gain, float fact
     pack(rows, K, gain, [=](int64_t r, float& f) { return f = factor, W + r * K; }, out);
 }
 
-// A head: its rows, padded, and the decoder in units of log2(e).
+// A head: its padded rows, and the decoder scaled by log2(e).
 struct Head {
     Head(const Padded& s, const float* E) : rows(size_t{VOCABULARY} * s.h()), decoder(size_t{VOCABULARY} * s.embedding) {
         for (int b = 0; b < VOCABULARY; ++b)
@@ -209,19 +211,19 @@ class Expert {
         tabulate(s, project_in, inside);
     }
 
-    // The residual stream of a byte before block 0, [d()], and the input part of block 0's gates, [gates()].
+    // A byte's residual stream before block 0, [d()], and its contribution to block 0's gates, [gates()].
     const float* input(const Padded& s, uint8_t byte) const {
         return s.projected() ? inputs_ + byte * s.d() : head_->rows + byte * s.h();
     }
     const float* first_gates(const Padded& s, uint8_t byte) const { return first_gates_ + int64_t{byte} * s.gates(); }
     const float* decoder() const { return head_->decoder; }
 
-    std::vector<Block> blocks;  // gates_input of block 0 is empty: `first_gates` replaces it
-    Buffer project_out, gain;   // one of the two, as the last LayerNorm's gain is folded into project_out
+    std::vector<Block> blocks;  // block 0 has no gates_input: `first_gates` replaces it
+    Buffer project_out, gain;   // only one is used: project_out has the last LayerNorm's gain folded in
 
   private:
-    // Four vectors of rows, one per gate, for every vector of units; -log2(e) makes exp(-x) a power of two, and the
-    // candidate's tanh(x) is 2 sigmoid(2 x) - 1.
+    // Pack four vectors of rows, one per gate, for every vector of units. The factor -log2(e) turns exp(-x) into a
+    // power of two, and the candidate uses tanh(x) = 2 sigmoid(2 x) - 1.
     static Buffer gates(const Padded& s, const float* W, const float* gain) {
         const int64_t d = s.width;
         Buffer out(int64_t{s.gates()} * d);
@@ -272,17 +274,17 @@ struct Ensemble {
 // ------------------------------------------------------------------------------------------- a call
 
 struct Request {
-    int32_t pairs, time, scored, threads;  // P, T; outputs of the last `scored` positions are wanted
-    const int32_t *expert, *sequence;      // of each pair, [P]; pairs of one expert lie together
-    const uint8_t* tokens;                 // rows of `stride` bytes, by sequence
+    int32_t pairs, time, scored, threads;  // P, T; outputs cover the last `scored` positions
+    const int32_t *expert, *sequence;      // of each pair, [P]; pairs of one expert are adjacent
+    const uint8_t* tokens;                 // rows of `stride` bytes, one per sequence
     int64_t stride;
-    float* states;                         // [P, L, 2, padded D], read and written; null: from zero, and not kept
-    double* losses;                        // of the byte after each scored position, nats, [P, scored], or null
-    float* probabilities;                  // of every byte after the last position, [P, V], or null
+    float* states;                         // [P, L, 2, padded D], read and written; null: start from zero and discard
+    double* losses;                        // nats of the byte after each scored position, [P, scored], or null
+    float* probabilities;                  // next-byte probabilities after the last position, [P, V], or null
 };
 
-// The sequences of one expert, some steps at a time: a row is a sequence at a step, step by step. Only the recurrence goes
-// one step after the other; all else sees the rows of a chunk at once, so that few sequences use the weights well too.
+// The sequences of one expert, in chunks of steps: a row is a sequence at a step, ordered by step. Only the recurrence
+// is sequential; all else processes all rows of a chunk at once, so that few sequences also use the weights well.
 class Tile {
   public:
     explicit Tile(const Ensemble& m)
@@ -302,7 +304,7 @@ class Tile {
         for (t_ = 0; t_ < r.time; t_ += steps_) {
             steps_ = std::min(longest, r.time - t_), rows_ = steps_ * n_;
             body();
-            const int from = std::max(0, unscored - t_);  // step of the chunk
+            const int from = std::max(0, unscored - t_);  // first scored step of the chunk
             if (from >= steps_) continue;
             decode(from * n_);
             if (r.losses) losses(from, r.losses + int64_t{first} * r.scored - unscored, r.scored);
@@ -352,7 +354,7 @@ class Tile {
         for (int row = 0; row < rows_; ++row) normalise(x_ + row * s_.d(), s_.width, m_.inside, gain, y + row * s_.d());
     }
 
-    // One step of the recurrence, for all sequences; the residual takes the new h.
+    // Take one step of the recurrence for all sequences, adding the new h to the residual.
     void lstm(int l, int step) {
         const Block& w = e_->blocks[l];
         const int64_t d = s_.d(), K = s_.width, unit = GATES * K * VL;
@@ -396,7 +398,7 @@ class Tile {
         });
     }
 
-    // A function of n floats, four vectors at a time and the rest one by one.
+    // Apply f to n floats, four vectors at a time and the rest one by one.
     template <class F>
     ALWAYS_INLINE static void each_four(int n, float* y, F f) {
         int k = 0;
@@ -413,7 +415,7 @@ class Tile {
         }
     }
 
-    // Logits of all bytes in powers of two, [rows][V], of the rows from `first` on.
+    // Compute base-2 logits of all bytes, [rows][V], for the rows from `first` on.
     void decode(int first) {
         multiply(e_->decoder(), VOCABULARY / VL, s_.embedding, out_ + first * s_.h(), s_.h(), rows_ - first,
                  [&](int v, int row, Vec sum) INLINED { store(wide_ + (first + row) * VOCABULARY + v * VL, sum); });
@@ -425,7 +427,7 @@ class Tile {
         return largest(most);
     }
 
-    // logsumexp(logits) - target logit for the steps of the chunk from `from` on, into out [n][time], `next` doubles apart.
+    // Write logsumexp(logits) - target logit of the chunk's steps from `from` on to out [n][time], rows `next` apart.
     void losses(int from, double* out, int64_t next) {
         alignas(64) float sums[MOST + VL], rest[MOST];
         for (int row = from * n_; row < rows_; ++row) {
@@ -471,15 +473,15 @@ class Tile {
     const Expert* e_ = nullptr;
     int n_ = 0, t_ = 0, steps_ = 0, rows_ = 0;  // sequences; first step, steps and rows of the chunk
     const uint8_t* tokens_[SEQUENCES];
-    Buffer x_, norm_, spare_, wide_, out_;  // residual, LayerNorm, next h, gates or MLP or logits, the decoder's input
-    std::vector<Buffer> h_, c_;             // states of every block, by sequence
+    Buffer x_, norm_, spare_, wide_, out_;  // residual, LayerNorm, next h, gates or MLP or logits, decoder input
+    std::vector<Buffer> h_, c_;             // states per block and sequence
 };
 
 struct Job {
     int first, count;  // pairs
 };
 
-// Tiles of one expert each, the largest first. Few pairs are spread over all threads.
+// Cut the pairs into tiles of one expert each, the largest first, spreading few pairs over all threads.
 std::vector<Job> jobs(const Request& r) {
     const int most = std::min(SEQUENCES, (r.pairs + r.threads - 1) / r.threads);
     std::vector<Job> out;
@@ -509,7 +511,7 @@ bool run(const Ensemble& m, const Request& r) {
     std::vector<std::thread> pool;
     try {
         for (int i = 1; i < std::min<int>(r.threads, static_cast<int>(all.size())); ++i) pool.emplace_back(work);
-    } catch (const std::system_error&) {  // fewer threads than wished do the same work
+    } catch (const std::system_error&) {  // continue with fewer threads
     }
     work();
     for (std::thread& t : pool) t.join();
@@ -523,8 +525,8 @@ bool run(const Ensemble& m, const Request& r) {
 
 EXPORT int soma_infer_request_bytes() { return sizeof(soma::Request); }
 
-// theta [N, M], head [N, V, H], rows `*_stride` floats apart; a head_stride of 0 is one head for all. Null when memory
-// ran out.
+// Pack theta [N, M] and head [N, V, H], with rows `*_stride` floats apart; a head_stride of 0 means one shared head.
+// Return null if out of memory.
 EXPORT void* soma_infer_open(int width, int depth, int embedding, int experts, const float* theta, int64_t theta_stride,
                              const float* head, int64_t head_stride) {
     try {
@@ -536,10 +538,10 @@ EXPORT void* soma_infer_open(int width, int depth, int embedding, int experts, c
 
 EXPORT void soma_infer_close(void* ensemble) { delete static_cast<soma::Ensemble*>(ensemble); }
 
-// Floats of one pair's state.
+// Return the number of floats in one pair's state.
 EXPORT int64_t soma_infer_state(const void* ensemble) { return static_cast<const soma::Ensemble*>(ensemble)->s.state(); }
 
-// 0, or 1 when memory ran out.
+// Return 0, or 1 if out of memory.
 EXPORT int soma_infer_run(const void* ensemble, const soma::Request* r) {
     return !soma::run(*static_cast<const soma::Ensemble*>(ensemble), *r);
 }

@@ -1,1 +1,1 @@
-"""Figures, a module for each theme. Rows come from analysis; nothing is computed here but means over runs."""
+"""Figures, one module per theme. Rows come from analysis; only means over runs are computed here."""

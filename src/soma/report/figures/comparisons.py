@@ -29,13 +29,13 @@ from soma.report.place import wrapped
 from soma.report.style import log_axis, panels, save, style
 
 _LINEAR = 0.01
-"""Differences (nats per byte) up to which the axis of Figure 9 is linear; beyond it is logarithmic."""
+"""Largest difference (nats per byte) on the linear part of Figure 9's axis, which is logarithmic beyond."""
 _COMPARABLE = 2.0
-"""Up to how many times further, or less far, the paper trained where its points stand in Figure 4."""
+"""Largest ratio of the paper's number of updates to ours, or the inverse, for drawing its points in Figure 4."""
 
 
 def figure4(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
-    """Test loss with independent minus that with summed losses, by update, early and late in training."""
+    """Draw test loss with independent minus summed losses, by update, early and late in training."""
     drawn = rows.loc[rows["phase"].isin(["early", "late"]), ["phase", "update", "difference", *ENDS, "seeds", "run"]]
     theirs, words = list[Point](), []
     for phase, key in (("early", "paired_reductions"), ("late", "paired_differences")):
@@ -70,7 +70,7 @@ def figure4(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path)
 
 
 def figure9(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
-    """The base's test loss minus that of every ablation."""
+    """Draw the base's test loss minus that of every ablation."""
     own = rows[rows["group"] != "base"]
     names = [arm_label(plan.arms[arm]) for arm in own["arm"]]
     drawn = own[["group", "arm", "difference", *ENDS, "seeds", "run"]].assign(label=names)
@@ -79,7 +79,7 @@ def figure9(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path)
         {"arm": arm, "row": i, "difference": -penalty}
         for i, arm in enumerate(own["arm"])
         if plan.arms[arm].head_path == "decoder"
-    ]  # the only one whose difference the paper states
+    ]  # the only ablation whose difference the paper states
     title = "Ablations under backpropagation: test loss of the base minus that of the ablation"
     base = "the base has semantic clusters, starts from the seed run and trains its tied head in full"
     note = f"Left of zero the base is better; {base}. {INTERVALS}" + (" Cross: the paper's." if theirs else "")
@@ -93,7 +93,7 @@ def figure9(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path)
             intervals(axis, list(at), drawn[drawn["group"] == group], "difference", COLOURS[i], vertical=False)
         crosses(axis, theirs, "difference", "row")
         zero(axis, vertical=True)
-        # A head that is frozen at random costs a hundred times what the others do.
+        # A head frozen at random costs a hundred times as much as the other ablations.
         axis.margins(x=0.08)
         axis.set_xscale("symlog", linthresh=_LINEAR)
         axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}".replace("-", "−")))
@@ -103,7 +103,7 @@ def figure9(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path)
 
 
 def estimators(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
-    """Estimators at equal operations: loss reached, paired difference to the first, relative variance."""
+    """Draw estimators at equal operations: loss, paired difference to the first, and relative variance."""
     loss = [f"loss_{end}" for end in ENDS]
     variance = ["relative_variance", "relative_variance_se"]
     drawn = rows[["arm", "loss", *loss, "difference", *ENDS, *variance, "forwards", "seeds", "run"]]

@@ -31,7 +31,7 @@ from soma.report.table import significant
 
 
 def figure6(plan: Plan, paper: PaperValues, serving: pd.DataFrame, inference: pd.DataFrame, directory: Path) -> None:
-    """Test loss against inference throughput."""
+    """Draw test loss against inference throughput."""
     drawn, theirs = _served(plan, serving, inference), overlay.served(plan, paper)
     title = "Test loss against throughput of inference, routing included"
     note = overlay.note(theirs, ", on an A40")
@@ -45,7 +45,7 @@ def figure15(
     plan: Plan, paper: PaperValues, serving: pd.DataFrame, inference: pd.DataFrame, costs: pd.DataFrame,
     directory: Path,
 ) -> None:  # fmt: skip
-    """Test loss against aggregate training device time, with the throughput that it buys."""
+    """Draw test loss against aggregate training device time, labelled with throughput."""
     drawn, theirs = _served(plan, serving, inference), overlay.served(plan, paper)
     spent = costs[costs["quantity"] == "aggregate device time"].groupby(["arm", "update"])["value"].mean()
     drawn["device_seconds"] = [spent.loc[(arm, plan.arm_runs[arm][0].updates)] for arm in drawn["arm"]]
@@ -58,7 +58,7 @@ def figure15(
 
 
 def _served(plan: Plan, serving: pd.DataFrame, inference: pd.DataFrame) -> pd.DataFrame:
-    """Loss of every arm with the mean throughput of its runs."""
+    """Return the loss of every arm with the mean throughput of its runs."""
     speed = inference.set_index("run")["scored_bytes_per_second"]
     ends = [f"loss_{end}" for end in ENDS]
     drawn = serving[["arm", "loss", *ends, "seeds", "run"]].reset_index(drop=True)
@@ -71,7 +71,7 @@ def _scatter(
     plan: Plan, drawn: pd.DataFrame, theirs: Sequence[Point], x: tuple[str, str], texts: pd.Series, title: str,
     note: str, directory: Path, file: str,
 ) -> None:  # fmt: skip
-    """Loss over a column, given with its name, with a text at every point."""
+    """Draw loss over a column, given with its axis label, with a text at every point."""
     looks, labels = arm_looks(plan), []
     with style():
         note = f"{INTERVALS} Throughput and time: mean over runs. {note}"
@@ -90,7 +90,7 @@ def _scatter(
 
 
 def figure16(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
-    """Loss against the number of active experts."""
+    """Draw loss against the number of active experts."""
     drawn = rows.assign(label=[arm_label(plan.arms[arm]) for arm in rows["arm"]])
     theirs, looks, ends = overlay.active(plan, paper), arm_looks(plan), []
     note = f"{CURVES} The dashed line is k=4, what the paper uses. {overlay.note(theirs)}"
@@ -114,7 +114,7 @@ def figure16(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path
 
 
 def figure17(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
-    """What averaging a pair of experts gains against how alike their errors are."""
+    """Draw the gain from averaging a pair of experts against the similarity of their errors."""
     pairs, together = (rows[rows["part"] == part] for part in ("pairs", "complementarity"))
     theirs = paper.tables["figure17"]["mean_gain"]
     note = f"A point for every pair of experts of a run. The paper's mean gain at N=256: {theirs}, other text."

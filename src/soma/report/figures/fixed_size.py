@@ -18,14 +18,14 @@ from soma.report.place import Label
 from soma.report.style import log_axis, panels, save, style
 
 _NEAR = 0.3
-"""Nats per byte: arms that end further from the best, or from SOMA, are named at the edge of Figure 1's panels."""
+"""Nats per byte; arms that end further from the best, or from SOMA, are labelled at the edge of Figure 1's panels."""
 
 
 def figure1(
     plan: Plan, paper: PaperValues, losses: pd.DataFrame, costs: pd.DataFrame, differences: pd.DataFrame,
     directory: Path,
 ) -> None:  # fmt: skip
-    """Test loss against operations and device time for arms of equal total size, and SOMA's minus that of each."""
+    """Draw test loss against operations and device time at equal total size, and SOMA's loss minus each arm's."""
     drawn, looks, theirs = _curves(plan, losses, costs, differences), arm_looks(plan), overlay.fixed_size(plan, paper)
     note = f"{CURVES} Right: SOMA's loss minus that of the arm in whose row it stands, both at the end of their "
     note += f"budgets and paired by document and seed. {INTERVALS} "
@@ -68,11 +68,11 @@ def figure1(
 
 
 def _limits(drawn: pd.DataFrame, ends: pd.DataFrame, reported: list[float]) -> tuple[float, float]:
-    """Losses between which everything lies that is drawn of arms that end near the best, and the paper's points."""
+    """Return loss limits that contain the curves of arms ending near the best, and the paper's points."""
     best = ends["loss"].min()
     near = ends[ends["loss"] <= best + _NEAR]
     shown = drawn[drawn["arm"].isin(near["arm"])]
-    # Two seeds can have an interval as wide as everything else together.
+    # The interval over two seeds can be wider than everything else together.
     bottom = max(near["seed_low"].min(), best - _NEAR), shown["low"].min(), *reported
     top = min(near["seed_high"].max(), near["loss"].max() + _NEAR), shown["high"].max(), *reported
     low, high = float(np.nanmin(bottom)), float(np.nanmax(top))
@@ -80,7 +80,7 @@ def _limits(drawn: pd.DataFrame, ends: pd.DataFrame, reported: list[float]) -> t
 
 
 def _gains(axis: Axes, ends: pd.DataFrame, reported: list[float], looks: dict[str, Look]) -> None:
-    """Differences at the heights of their arms; what lies beyond the axis is said in words at its edge."""
+    """Draw differences at the heights of their arms, writing those beyond the axis as text at its edge."""
     zero(axis, vertical=True)
     near = ends[ends["difference"].abs() <= _NEAR]
     for row in near.itertuples():
@@ -105,9 +105,9 @@ def _gains(axis: Axes, ends: pd.DataFrame, reported: list[float], looks: dict[st
 
 
 def _curves(plan: Plan, losses: pd.DataFrame, costs: pd.DataFrame, differences: pd.DataFrame) -> pd.DataFrame:
-    """Mean over seeds of the last iterate with the arm's k, with the device time of the same milestone.
+    """Return the last iterate's loss averaged over seeds, at the arm's k, with the device time of each milestone.
 
-    The last row of an arm has `difference`, the loss of SOMA minus its, and the ends of its intervals.
+    The last row of an arm has `difference`, SOMA's loss minus the arm's, and the ends of its intervals.
     """
     seconds = costs[costs["quantity"] == "aggregate device time"].groupby(["arm", "update"])["value"].mean()
     gains = differences[(differences["set"] == "test") & (differences["iterate"] == "last")].set_index("other")
@@ -130,12 +130,12 @@ def _curves(plan: Plan, losses: pd.DataFrame, costs: pd.DataFrame, differences: 
 
 
 def sizes(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
-    """Test loss against total parameters at equal operations: monoliths as a curve, other arms as points."""
+    """Draw test loss against total parameters at equal operations: monoliths as a curve, other arms as points."""
     columns = ["kind", "arm", "iterate", "parameters", "operations", "width", "loss", *ENDS, "seeds", "run"]
     drawn = rows[columns].assign(label=[arm_label(plan.arms[arm]) for arm in rows["arm"]])
     monoliths, looks = plan.config.products.controls.sizes, arm_looks(plan)
     others = [arm for arm in drawn["arm"].unique() if arm not in monoliths]
-    # Arms of equal total size would cover each other.
+    # Shift arms of equal total size, which would cover each other.
     step = (drawn["parameters"].max() / drawn["parameters"].min()) ** 0.03
     shift = dict.fromkeys(monoliths, 1.0) | {arm: step ** (i + 1) for i, arm in enumerate(others)}
     drawn["at"] = drawn["parameters"] * drawn["arm"].map(shift)

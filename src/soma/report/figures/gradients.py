@@ -23,7 +23,7 @@ _ENDS = {"first": "At the first milestone", "last": "At the end of training"}
 
 
 def figure5(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
-    """Relative squared error against aggregate seconds of a step: N at the base setting, lines over n_pert and B."""
+    """Draw relative squared error against seconds per step, summed over experts: by N, with lines over n_pert and B."""
     keys = ["experts", "end", "n_pert", "batch"]
     values = ["error", "error_se", "aggregate_seconds"]
     drawn = _by_end(rows).groupby(keys, as_index=False).agg({**dict.fromkeys(values, "mean"), "run": " ".join})
@@ -71,7 +71,7 @@ def _error_panel(axis: Axes, rows: pd.DataFrame, base: tuple[int, int], looks: M
 
 
 def figure10(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
-    """Relative variance against the coordinates of an expert and against n_pert, FP32 and FP64, with the prediction."""
+    """Draw relative variance against coordinates per expert and n_pert, in FP32 and FP64, with the prediction."""
     keys = ["experts", "end", "precision", "n_pert"]
     values = ["coordinates", "variance", "variance_se", "grouped", "grouped_se", "predicted"]
     drawn = _by_end(rows).groupby(keys, as_index=False).agg({**dict.fromkeys(values, "mean"), "run": " ".join})
@@ -110,7 +110,7 @@ def _short(count: float) -> str:
 
 
 def _against_count(axis: Axes, rows: pd.DataFrame) -> list[Label]:
-    """Both ends of training side by side."""
+    """Draw both ends of training side by side."""
     labels = []
     for colour, end, words, shift in (
         (COLOURS[0], "last", "end of\ntraining", 1.04), (COLOURS[1], "first", "first\nmilestone", 1 / 1.04)
@@ -139,7 +139,7 @@ def _against_directions(axis: Axes, rows: pd.DataFrame, looks: Mapping[int, Look
 
 
 def _measured(axis: Axes, rows: pd.DataFrame, x: str, y: str, colour: str) -> None:
-    """FP32 as points, FP64 as squares around them."""
+    """Draw FP32 as points, and FP64 as squares around them."""
     looks: dict[bool, Any] = {
         False: {"marker": "o", "markersize": 3.5},
         True: {"marker": "s", "markersize": 7, "mfc": "none"},
@@ -151,7 +151,7 @@ def _measured(axis: Axes, rows: pd.DataFrame, x: str, y: str, colour: str) -> No
 
 
 def figure11(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
-    """A fixed separable objective: independent against summed losses, and the split of directions and sequences."""
+    """Draw a fixed separable objective: independent against summed losses, and the split of n_pert and B."""
     given = paper.tables["figure11"]
     found = rows[rows["part"] == "variance"] if "quantity" in rows else rows[:0]
     split = rows[rows["part"] == "split"] if "group" in rows else rows[:0]
@@ -191,7 +191,7 @@ def figure11(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path
 
 
 def _variances(axis: Axes, rows: pd.DataFrame) -> None:
-    """Measured values of each quantity side by side by run, with a dash at the prediction."""
+    """Draw measured values of each quantity, side by side by run, with a dash at the prediction."""
     if rows.empty:
         nothing(axis)
         return
@@ -233,7 +233,7 @@ def _split_panel(axis: Axes, rows: pd.DataFrame) -> list[Label]:
 
 
 def precision(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
-    """Relative error of a loss difference against eps, at initial and at trained weights."""
+    """Draw the relative error of a loss difference against eps, at initial and at trained weights."""
     order = rows.groupby("precision")["error"].mean().sort_values(ascending=False).index
     colours = dict(zip(order, COLOURS, strict=False))
     title = "Precision of the finite difference L(θ+εz) − L(θ−εz)"
@@ -257,6 +257,6 @@ def precision(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
 
 
 def _by_end(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows with `end`: whether they are of a run's first milestone or of its last."""
+    """Add the column `end`, which marks rows of a run's first or last milestone."""
     last = rows["update"] == rows.groupby("run")["update"].transform("max")
     return rows.assign(end=np.where(last, "last", "first"))

@@ -1,4 +1,4 @@
-"""The paper's own points on the axes of figures, where a campaign has its corpus and its sizes."""
+"""The paper's points on the axes of figures, for campaigns with the paper's corpus and sizes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _HOUR = 3600.0
 
 
 def note(points: Sequence[Point], words: str = "") -> str:
-    """What a figure says about the paper's points."""
+    """Return a figure's note about the paper's points."""
     return f"Crosses: the paper's{words}." if points else ELSEWHERE
 
 
 def reported(plan: Plan, paper: PaperValues, arm: str) -> list[Point]:
-    """Test losses of an arm that the paper states, Table 4's first, with `updates` and mostly `gpu_hours`."""
+    """Return the paper's test losses of an arm, Table 4's first, with `updates` and mostly `gpu_hours`."""
     if not paper.same_scale(plan):
         return []
     own = plan.arms[arm]
@@ -29,13 +29,13 @@ def reported(plan: Plan, paper: PaperValues, arm: str) -> list[Point]:
         for row in (*paper.tables["table4"], *paper.tables["figure1_points"])
         if (row["method"], row["n"], row.get("n_pert", own.n_pert)) == (method, own.experts, own.n_pert)
     ]
-    # Of N = 8 it says how far the first and the last of its experts had come.
+    # For N = 8, the paper gives the updates of its least and most advanced experts.
     spread = {row["n"]: int(np.mean(row["updates"])) for row in reversed(paper.tables["table13"])}
     return [{"updates": spread.get(row["n"])} | row for row in rows]
 
 
 def fixed_size(plan: Plan, paper: PaperValues) -> list[Point]:
-    """Loss by operations; the first point of every arm also has its `difference`, that of SOMA minus it."""
+    """Return losses by operations; every arm's first point also has `difference`, SOMA's loss minus its own."""
     product, out = plan.config.products.fixed_size, list[Point]()
     ours = reported(plan, paper, product.soma)
     for arm in product.arms:
@@ -48,7 +48,7 @@ def fixed_size(plan: Plan, paper: PaperValues) -> list[Point]:
 
 
 def served(plan: Plan, paper: PaperValues) -> list[Point]:
-    """Loss by throughput of inference and by time of training."""
+    """Return losses by inference throughput and training time."""
     speeds = {row["n"]: row["mtokens_per_s"] * 1e6 for row in paper.tables["table12"]}
     out = list[Point]()
     for arm in plan.config.products.inference.arms:
@@ -59,7 +59,7 @@ def served(plan: Plan, paper: PaperValues) -> list[Point]:
 
 
 def swept(plan: Plan, paper: PaperValues) -> list[Point]:
-    """Validation loss by time for N, and for n_pert at N = 8, and by operations where updates are stated."""
+    """Return validation losses by time for N, and for n_pert at N = 8, and by operations if updates are stated."""
     if not paper.same_scale(plan):
         return []
     given, product, out = paper.tables["figure7"], plan.config.products.sweep, list[Point]()
@@ -80,7 +80,7 @@ def swept(plan: Plan, paper: PaperValues) -> list[Point]:
 
 
 def allocated(plan: Plan, paper: PaperValues) -> list[Point]:
-    """The best allocation under three budgets of operations, the middle of the paper's range."""
+    """Return the best allocation under three budgets of operations, at the middle of the paper's range."""
     if not paper.same_scale(plan):
         return []
     return [
@@ -90,7 +90,7 @@ def allocated(plan: Plan, paper: PaperValues) -> list[Point]:
 
 
 def active(plan: Plan, paper: PaperValues) -> list[Point]:
-    """Validation loss with k active experts."""
+    """Return validation losses with k active experts."""
     given, out = paper.tables["figure16"], list[Point]()
     if not paper.same_scale(plan):
         return out
@@ -103,7 +103,7 @@ def active(plan: Plan, paper: PaperValues) -> list[Point]:
 
 
 def variance(plan: Plan, paper: PaperValues) -> list[Point]:
-    """Relative variance after 10,000 updates for N = 256, and by its ratio for N = 1."""
+    """Return the relative variance after 10,000 updates for N = 256, and for N = 1 from the paper's ratio."""
     given = paper.tables["figure10"]
     small, ratio = given["n256_relative_variance_10k"], given["ratio_n1_to_n256"]["updates_10k"]
     points: list[Point] = [{"experts": 256, "variance": small}, {"experts": 1, "variance": small * ratio}]

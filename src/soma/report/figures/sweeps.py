@@ -29,13 +29,13 @@ _COLUMNS = ["axis", "value", "arm", "update", "loss", *ENDS, "seeds", "run"]
 
 
 def figure7(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
-    """Validation loss over idealised elapsed time, for N, n_pert and B."""
+    """Draw validation loss over idealised elapsed time, for N, n_pert and B."""
     title = "Loss against elapsed time, one setting at a time"
     _sweeps(plan, paper, rows, ["elapsed_seconds"], title, directory, "figure7")
 
 
 def figure8(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
-    """The same over aggregate device time and over operations."""
+    """Draw validation loss over aggregate device time and over operations, for N, n_pert and B."""
     title = "Loss against aggregate cost, one setting at a time"
     _sweeps(plan, paper, rows, ["device_seconds", "operations"], title, directory, "figure8")
 
@@ -73,7 +73,7 @@ def _sweep_panel(axis: Axes, rows: pd.DataFrame, cost: str, looks: Mapping[int, 
 
 
 def figure13(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
-    """Loss against operations of every allocation of n_pert and B; what nothing cheaper beats is marked."""
+    """Draw loss against operations for every allocation of n_pert and B, marking the Pareto front."""
     own = rows[rows["axis"].isin(["n_pert", "batch"])].copy()
     settings = {arm: plan.arm_runs[arm][0].settings for arm in own["arm"].unique()}
     own["n_pert"] = [settings[arm].n_pert for arm in own["arm"]]
@@ -109,7 +109,7 @@ def figure13(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path
 
 
 def figure14(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
-    """The best N under a budget of operations in all and one for each expert."""
+    """Draw the best N under a total budget of operations and a budget per expert."""
     columns = ["total", "per_expert", "best", "loss", "reached", "run"]
     note = "In brackets: only one N had a saved loss so early, so nothing was compared. White: none had. " + ELSEWHERE
     with style():
@@ -145,7 +145,7 @@ def _map(axis: Axes, rows: pd.DataFrame, looks: Mapping[int, Look]) -> None:
 
 
 def _edges(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ends of the cells around values on a log axis."""
+    """Return the edges of the cells around values on a log axis."""
     if len(values) == 1:
         return values[0] * np.array([0.7, 1.4])
     middles = np.sqrt(values[1:] * values[:-1])

@@ -1,4 +1,4 @@
-"""Measurements at saved checkpoints: a module each, so that an edit of one repeats no other.
+"""Measurements at saved checkpoints, one per module, so that editing one does not repeat the others.
 
 Every module has a function `measure(at)` that returns the rows of its product.
 """

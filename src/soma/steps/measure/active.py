@@ -1,4 +1,4 @@
-"""Numbers of active experts, and pairs of experts, on ensemble validation (Figures 16 and 17, claims C10 and C11)."""
+"""Active experts and pairs of experts, on ensemble validation (Figures 16 and 17, claims C10 and C11)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from soma.ensemble import lstm_losses, selected_losses
 from soma.steps.measured import Inputs
 from soma.steps.published import Published
 
-_WINDOWS = 128  # losses of all experts that are in memory at once
+_WINDOWS = 128  # windows whose losses under all experts are held in memory at once
 _PERMUTATIONS = 10_000
 
 
 def measure(at: Inputs) -> pd.DataFrame:
-    """Rows of `part` `active` (per k and document), `pairs` (per pair) and `complementarity` (per run)."""
+    """Measure rows by `part`: `active` (per k and document), `pairs` (per pair), `complementarity` (per run)."""
     data = open_validation(at.results / "sets/validation.parquet")
     frames = []
     for opened in at.opened():
@@ -40,7 +40,7 @@ def measure(at: Inputs) -> pd.DataFrame:
 def _blocks(
     at: Inputs, opened: Published, data: EvaluationSet, order: NDArray[np.int64]
 ) -> Iterator[tuple[NDArray[np.float64], Any]]:
-    """Losses [n, N, S] of blocks of windows under all experts in an order, and which windows they are."""
+    """Yield losses [n, N, S] of blocks of windows under all experts, in the given order, with the windows' slice."""
     run = opened.run
     losses = lstm_losses(at.engine, run.model, *opened.weights(run.updates))
     for first in range(0, len(data), _WINDOWS):

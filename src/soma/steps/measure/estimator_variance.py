@@ -1,4 +1,4 @@
-"""Variance of the field's estimators at the same weights and text (beyond the paper)."""
+"""Variance of estimators from the literature at the same weights and text (beyond the paper)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from soma.steps.measured import Inputs
 
 
 def measure(at: Inputs) -> pd.DataFrame:
-    """At the trained weights of the first expert of the first arm, on one batch of its training text."""
+    """Measure at the trained weights of the first arm's first expert, on one batch of its training text."""
     opened = at.runs[0]
     run = opened.run
     theta, head = (t[:1] for t in opened.weights(run.updates))

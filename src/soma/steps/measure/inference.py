@@ -13,7 +13,7 @@ from soma.steps.measured import Inputs
 
 
 def measure(at: Inputs) -> pd.DataFrame:
-    """One row per run, with its trained weights and its own router."""
+    """Measure one row per run, with its trained weights and its own router."""
     data, product = open_validation(at.results / "sets/validation.parquet"), at.product
     windows = np.resize(data.windows, (product["requests"], data.windows.shape[1]))
     rows = []

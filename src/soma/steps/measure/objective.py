@@ -10,7 +10,7 @@ from soma.steps.measured import Inputs
 
 
 def measure(at: Inputs) -> pd.DataFrame:
-    """Both halves of the figure for every run; `part` tells them apart."""
+    """Measure both halves of the figure for every run, distinguished by `part`."""
     product, frames = at.product, []
     for opened in at.opened():
         run = opened.run

@@ -15,7 +15,7 @@ from soma.steps.measured import Inputs
 
 
 def measure(at: Inputs) -> pd.DataFrame:
-    """Errors at the initial and the trained weights of a run's first expert."""
+    """Measure errors at the initial and the trained weights of a run's first expert."""
     opened, device = at.runs[0], torch.device(at.compute.device)
     run, product = opened.run, at.product
     bodies, heads = opened.weights(run.updates)

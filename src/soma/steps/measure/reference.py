@@ -15,7 +15,7 @@ from soma.steps.measured import Inputs
 
 
 def measure(at: Inputs) -> pd.DataFrame:
-    """At the first and the last milestone of every run, on its training text."""
+    """Measure at the first and the last milestone of every run, on its training text."""
     product, frames = at.product, []
     for opened in at.opened():
         run = opened.run

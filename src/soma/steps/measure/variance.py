@@ -15,7 +15,7 @@ from soma.steps.published import Published
 
 
 def measure(at: Inputs) -> pd.DataFrame:
-    """At the first and the last milestone of every run, on expert-validation text, in FP32 and FP64."""
+    """Measure at the first and the last milestone of every run, on expert-validation text, in FP32 and FP64."""
     frames = [rows for opened in at.opened() for rows in _of_run(at, opened)]
     return pd.concat(frames, ignore_index=True)
 

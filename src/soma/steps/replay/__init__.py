@@ -1,8 +1,8 @@
-"""Replay parts of recorded runs from what a campaign ships, and compare.
+"""Replay of parts of recorded runs from a campaign's published files, with a comparison.
 
-Three pieces of a run can be had again without training it: its first updates, up to the first check that its history
-records; its last updates, from a resume state that some runs publish, which end at the published weights; and the
-losses of some documents under those weights. Everything is read from the campaign's folder; nothing is written there.
+Three pieces of a run can be reproduced without training it in full: its first updates, up to the first check in its
+history; its last updates, from a resume state that some runs publish, up to the published weights; and the losses of
+some documents under those weights. Everything is read from the campaign's folder; nothing is written there.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from soma.steps.replay.training import first_check, first_leg, last_leg
 from soma.steps.train import versions
 
 CHEAP = 7.0
-"""Seconds that a first leg may have taken where it was recorded to be replayed by default."""
+"""Most seconds that a first leg took when recorded, for it to be replayed by default."""
 _EVALUATION_SECONDS = 0.5
-"""About what scoring the documents of one evaluation takes, for the time that is left."""
+"""Approximate time to score the documents of one evaluation, for estimating the time left."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Piece:
     part: str | None
     what: str
     seconds: float
-    """What it took where it was recorded, for the time that is left."""
+    """Time it took when recorded, for estimating the time left."""
     replayed: Callable[[], Agreement]
 
     def compare(self) -> Comparison:
-        """Replay it; whatever is wrong with it becomes part of the result."""
+        """Replay the piece, turning any failure into part of the result."""
         found: dict[str, Any]
         try:
             agreement = self.replayed()
@@ -75,17 +75,17 @@ def replay(
     threads: int = 1,
     only: Literal["training", "evaluation"] | None = None,
 ) -> list[Comparison]:
-    """Replay parts of a campaign's runs, with a bar on a terminal that says how long the rest will take.
+    """Replay parts of a campaign's runs, with a progress bar on a terminal.
 
     Args:
         results: folder of the campaign.
-        runs: everything of these runs alone, by id.
-        everything: all runs and parts; else, without `runs`, the cheap first legs of one seed of every arm, the last
-            legs, and one run of every evaluation.
-        only: the legs alone, or the evaluations.
+        runs: ids of runs of which to replay everything, and no others.
+        everything: replay all runs and parts; else, without `runs`, the cheap first legs of one seed of every arm, the
+            last legs, and one run of every evaluation.
+        only: replay only the legs, or only the evaluations.
 
     Raises:
-        SomaError: if the folder holds no runs, or none of a name that was asked for.
+        SomaError: if the folder holds no runs, or lacks a requested one.
     """
     torch.set_num_threads(threads)
     pieces = _pieces(Campaign.open(results), runs, everything)
@@ -94,10 +94,10 @@ def replay(
 
 
 def run_command(results: Path, runs: Sequence[str], everything: bool, as_json: bool, threads: int) -> None:
-    """Print what a replay found, a line for each piece or one JSON document.
+    """Print the results of a replay, as one line per piece or one JSON document.
 
     Raises:
-        SomaError: if something differs, nothing could be compared, or a run that was named is not all here.
+        SomaError: if something differs, nothing could be compared, or files of a requested run are missing.
     """
     torch.set_num_threads(threads)
     campaign = Campaign.open(results)
@@ -122,7 +122,7 @@ def run_command(results: Path, runs: Sequence[str], everything: bool, as_json: b
 
 
 def _pieces(campaign: Campaign, runs: Sequence[str] | None, everything: bool) -> list[Piece]:
-    """Return what is to be replayed."""
+    """Return the pieces to replay."""
     unknown = [run for run in runs or () if run not in campaign.runs]
     if unknown:
         raise SomaError(f"{campaign.results} has no run {unknown[0]}; `ls {campaign.results / 'runs'}` lists its runs.")
@@ -136,11 +136,11 @@ def _pieces(campaign: Campaign, runs: Sequence[str] | None, everything: bool) ->
 
 
 def _legs(campaign: Campaign, part: Part, most: float = float("inf")) -> Iterator[Piece]:
-    """Yield the first leg of a part if it took no more seconds than that, and its last leg if the run published one."""
+    """Yield a part's first leg if it took at most `most` seconds, and its last leg if the run published one."""
     piece = partial(Piece, part.run.id, part.name)
     try:
         last = first_check(part)
-    except (NotHere, Different):  # replaying it says so
+    except (NotHere, Different):  # replaying it reports the reason
         yield piece("first updates", 0.0, partial(first_leg, campaign, part))
     else:
         if part.seconds(last) <= most:
@@ -152,7 +152,7 @@ def _legs(campaign: Campaign, part: Part, most: float = float("inf")) -> Iterato
 
 @dataclass(frozen=True)
 class _Scored:
-    """A run in the rows of an evaluation."""
+    """A run in an evaluation's rows."""
 
     run: str
     role: Role
@@ -170,7 +170,7 @@ def _scored(campaign: Campaign) -> list[_Scored]:
 
 
 def _first_of_each(campaign: Campaign, scored: Iterable[_Scored]) -> list[_Scored]:
-    """Return one run of every evaluation: the first whose weights are here, or the first."""
+    """Return one run of every evaluation: the first with weights in this clone, else the first."""
     of_rows: dict[Path, list[_Scored]] = defaultdict(list)
     for each in scored:
         of_rows[each.rows].append(each)
@@ -178,7 +178,7 @@ def _first_of_each(campaign: Campaign, scored: Iterable[_Scored]) -> list[_Score
 
 
 def _evaluations(campaign: Campaign, scored: Iterable[_Scored]) -> list[Piece]:
-    """Return a piece for every evaluation, and a single one for a run without weights: it has one thing to say."""
+    """Return a piece for every evaluation, but only one for a run without weights, since all would report the same."""
     found = {}
     for each in scored:
         here = campaign.has_weights(each.run)
@@ -189,7 +189,7 @@ def _evaluations(campaign: Campaign, scored: Iterable[_Scored]) -> list[Piece]:
 
 
 def _shown(pieces: Sequence[Piece], quiet: bool) -> Iterator[Comparison]:
-    """Replay the pieces, with a bar on a terminal that says how long the rest will take."""
+    """Replay the pieces, with a progress bar on a terminal."""
     total = sum(piece.seconds for piece in pieces)
     form = "{desc}{percentage:3.0f} % [{elapsed}, {remaining} left]"
     with tqdm(total=total, bar_format=form, file=sys.stderr, disable=True if quiet else None, leave=False) as bar:
@@ -226,6 +226,6 @@ def _document(results: Path, threads: int, notes: list[str], found: list[Compari
 
 
 def _json(value: Any) -> Any:
-    """Return a value that JSON has: no number that is not finite, and none of numpy's."""
+    """Convert NumPy scalars and non-finite numbers to values that JSON can represent."""
     value = value.item() if isinstance(value, np.generic) else value
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

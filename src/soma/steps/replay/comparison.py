@@ -1,4 +1,4 @@
-"""What a replay found: equal bytes, equal digits, or the first field that differs."""
+"""Results of a replay: equal bytes, equal digits, or the first field that differs."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ Status = Literal["identical", "agrees", "differs", "not here"]
 
 @dataclass(frozen=True)
 class Comparison:
-    """One replayed piece of a recorded run, and what came of it."""
+    """The result of replaying one piece of a recorded run."""
 
     run: str
     part: str | None
-    """Null for an evaluation, which is of all parts."""
+    """None for an evaluation, which covers all parts."""
     what: str
-    """Such as `updates 1-25`, `last leg 2675-2720` or `test, 2 documents`."""
+    """The piece, such as `updates 1-25`, `last leg 2675-2720` or `test, 2 documents`."""
     status: Status
     digits: int | None = None
-    """How many decimal digits agree, where the bytes do not."""
+    """Number of decimal digits that agree, if the bytes differ."""
     reason: str = ""
-    """Why digits are enough, or what stood in the way."""
+    """Reason why digits suffice, or why nothing could be compared."""
     field: str | None = None
-    """The first field that differs, and below where and how it does."""
+    """The first field that differs, located and quantified by the fields below."""
     expert: int | None = None
     update: int | None = None
     recorded: Any = None
     here: Any = None
 
     def line(self) -> str:
-        """Return this as a line for people."""
+        """Return the result as a human-readable line."""
         return f"{' '.join(filter(None, (self.run, self.part)))}, {self.what}: {self._verdict()}"
 
     def _verdict(self) -> str:
@@ -59,14 +59,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Allowed:
-    """Why floats need not have the same bytes, and how many digits they must have in common."""
+    """A reason why floats may differ in their bytes, and the number of digits that must agree."""
 
     reason: str
     digits: int = 4
 
 
 class Different(Exception):
-    """A field is not what was recorded; its arguments are those of `Comparison`."""
+    """Raised if a field differs from the record; arguments as in `Comparison`."""
 
     def __init__(self, field: str, **details: Any) -> None:
         super().__init__(field)
@@ -74,7 +74,7 @@ class Different(Exception):
 
 
 class NotHere(Exception):
-    """A file that a replay needs is not in this clone."""
+    """Raised if a file needed for a replay is not in this clone."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(f"{path} is missing")
@@ -82,24 +82,24 @@ class NotHere(Exception):
 
 
 class Agreement:
-    """Compare fields in turn: raise `Different` at the first that differs, else remember how far floats agree."""
+    """Field-by-field comparison that raises `Different` at the first difference and tracks how far floats agree."""
 
     def __init__(self, allowed: Allowed | None) -> None:
         self.allowed, self.worst = allowed, 0.0
 
     def same(self, field: str, recorded: Any, here: Any, **where: int) -> None:
-        """Take a field that must be equal."""
+        """Compare a field that must be equal."""
         if recorded != here:
             raise Different(field, recorded=recorded, here=here, **where)
 
     def close(self, field: str, recorded: float, here: float, **where: int) -> None:
-        """Take a number."""
+        """Compare a number."""
         if np.float64(recorded).tobytes() != np.float64(here).tobytes():
             apart = 0.0 if recorded == here else abs(recorded - here) / max(abs(recorded), abs(here))
             self._take(apart, field, recorded, here, where)
 
     def close_tensor(self, field: str, recorded: Tensor, here: Tensor, **where: int) -> None:
-        """Take a tensor; its difference is relative to its largest element."""
+        """Compare a tensor; its difference is relative to its largest element."""
         if recorded.shape != here.shape or recorded.dtype != here.dtype:
             shapes = (f"{t.dtype} {tuple(t.shape)}" for t in (recorded, here))
             raise Different(field, **dict(zip(("recorded", "here"), shapes, strict=True)), **where)
@@ -110,19 +110,19 @@ class Agreement:
             self._take(float(difference.max() / recorded.double().abs().max()), field, known, found, where)
 
     def digits(self) -> int | None:
-        """Return how many digits of all numbers agree; None if their bytes do."""
+        """Return how many digits agree in all numbers; None if all bytes agree."""
         return _digits(self.worst) if self.worst else None
 
     def _take(self, relative: float, field: str, recorded: float, here: float, where: dict[str, int]) -> None:
         digits = _digits(relative)
         if self.allowed is None or digits < self.allowed.digits:
             raise Different(field, recorded=recorded, here=here, digits=digits, **where)
-        self.worst = max(self.worst, relative, 1e-17)  # zeros of unlike sign are no more than that apart
+        self.worst = max(self.worst, relative, 1e-17)  # zeros of opposite sign count as this far apart
 
 
 @contextmanager
 def reading(field: str) -> Iterator[None]:
-    """Make what is wrong with files a difference in that field, also what nobody foresaw: they may have been edited."""
+    """Turn any error in reading files, which may have been edited, into a difference in that field."""
     try:
         yield
     except SomaError as error:
@@ -132,7 +132,7 @@ def reading(field: str) -> Iterator[None]:
 
 
 def _digits(relative: float) -> int:
-    """Return the number of decimal digits that agree, by a relative difference."""
+    """Convert a relative difference to the number of decimal digits that agree."""
     if not math.isfinite(relative):
         return 0
     return 17 if relative == 0 else max(0, math.floor(-math.log10(relative)))

@@ -1,4 +1,4 @@
-"""Documents of the evaluation sets, routed and scored again."""
+"""Replay of evaluations: documents of the evaluation sets, routed and scored again."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from soma.steps.replay.recorded import Campaign, Part, allowed, read_rows, requi
 
 ROLES: tuple[Role, ...] = ("validation", "test", "external")
 DOCUMENTS = 2
-"""How many documents of a set are scored again, in most cases."""
+"""Number of documents of a set that are scored again, in most cases."""
 
 _KEYS = ["k", "split", "document"]
 
 
 def evaluated(campaign: Campaign, role: Role) -> dict[Path, list[str]]:
-    """Return the runs of every evaluation of a set, by the file of its rows."""
+    """Return the runs in every evaluation of a set, by the file of its rows."""
     files = sorted((campaign.results / "evaluation" / role).glob("*.parquet"))
     return {path: [str(run) for run in read_rows(path)["run"].unique()] for path in files}
 
 
 def evaluation(campaign: Campaign, run: str, role: Role, rows: Path) -> Agreement:
-    """Score some documents again with the final weights of a run, and compare their losses with its rows."""
+    """Score some documents again with a run's final weights, and compare their losses with its rows."""
     part = campaign.runs[run][0]
     entry = campaign.entry(run)
     engine, _ = part.engine()
@@ -53,15 +53,16 @@ def evaluation(campaign: Campaign, run: str, role: Role, rows: Path) -> Agreemen
 
 
 def extent(run: RunSpec) -> str:
-    """Return how many documents of a set are scored again, in words."""
+    """Describe in words how many documents of a set are scored again."""
     return "all documents" if _amplifies(run) else f"{DOCUMENTS} documents"
 
 
 def _amplifies(run: RunSpec) -> bool:
-    """Return True for models that must be scored in the batches in which they were recorded.
+    """Return True for models that must be scored in the same batches as when recorded.
 
-    EGGROLL's trained recurrence is chaotic: where the last bit of a weight or sum is another, token losses differ by
-    tenths of a nat 100 bytes later, and a document's by 0.2 %, in float64 too. torch rounds by the size of a batch.
+    EGGROLL's trained recurrence is chaotic: if the last bit of a weight or sum changes, token losses differ by tenths
+    of a nat 100 bytes later, and a document's loss by 0.2 %, even in float64. torch's rounding depends on the batch
+    size.
     """
     return run.settings.method == "eggroll"
 
@@ -82,7 +83,7 @@ def _open_set(campaign: Campaign, role: Role) -> EvaluationSet:
 
 
 def _sample(data: EvaluationSet, run: RunSpec) -> NDArray[np.int64]:
-    """Draw documents of a set, others for every run, so that all runs together cover more of it."""
+    """Draw documents of a set, different ones for every run, so that all runs together cover more of the set."""
     documents = np.unique(data.document)
     if _amplifies(run):
         return documents
@@ -91,7 +92,7 @@ def _sample(data: EvaluationSet, run: RunSpec) -> NDArray[np.int64]:
 
 
 def _only(data: EvaluationSet, documents: NDArray[np.int64]) -> EvaluationSet:
-    """Return a set with the windows of some of its documents."""
+    """Restrict a set to the windows of some of its documents."""
     chosen = np.isin(data.document, documents)
     of_windows = ("windows", "document", "document_ids", "split", "group", "host", "offset")
     return replace(data, **{name: getattr(data, name)[chosen] for name in of_windows})

@@ -1,4 +1,4 @@
-"""A finished campaign as its folder describes it; no configuration is read."""
+"""A finished campaign as described by its folder, without reading its configuration."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from soma.steps.verified import check_text
 from soma.training.checkpoint import LEG, MILESTONES, WEIGHTS
 
 FACTS = ("run", "part", "corpus_sha256", "shards_sha256", "engine", "start_sha256", "head_sha256")
-"""Those of `steps.train.facts_of` in a run's record."""
+"""Fields of `steps.train.facts_of` in a run's record."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What a training job left."""
+    """The published files of a training job."""
 
     folder: Path
     record: dict[str, Any]
@@ -42,7 +42,7 @@ class Part:
         """Read the record.
 
         Raises:
-            SomaError: if it is not one.
+            SomaError: if the file is not a valid record.
         """
         record = read_json(folder / "run.json")
         try:
@@ -56,7 +56,7 @@ class Part:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """All that the weights depend on, as it was recorded."""
+        """Everything that the weights depend on, as recorded."""
         return {name: self.record[name] for name in FACTS if name in self.record}
 
     @cached_property
@@ -64,20 +64,20 @@ class Part:
         return read_rows(self.folder / "history.parquet")
 
     def seconds(self, updates: int) -> float:
-        """Return how long that many updates took where the run was recorded, 0 if that is not known."""
+        """Return how long that many updates took when the run was recorded, 0 if unknown."""
         path = self.folder / "cost.json"
         spent = read_json(path)["ledger"]["seconds"].get("update", 0.0) if path.exists() else 0.0
         return float(spent) * updates / self.run.updates
 
     def check_files(self, agreement: Agreement) -> None:
-        """Compare those of the published files that are here with the recorded hashes."""
+        """Compare the published files present in this clone with the recorded hashes."""
         for file in (WEIGHTS, MILESTONES, LEG):
             field = f"{file.partition('.')[0]}_sha256"
             if field in self.record and (self.folder / file).exists():
                 agreement.same(field, self.record[field], sha256_file(self.folder / file))
 
     def engine(self) -> tuple[Engine, torch.device]:
-        """Return the recorded engine if it is to be had here, else the best that is."""
+        """Return the recorded engine if it is available here, else the best available one."""
         name = self.record.get("engine", "auto")
         on_gpu = torch.cuda.is_available() and (name == "triton" or self.record.get("device") == device_name("cuda"))
         device = "cuda" if on_gpu else "cpu"
@@ -100,7 +100,7 @@ class Campaign:
         """Read the records of all runs.
 
         Raises:
-            SomaError: if there is none.
+            SomaError: if there are none.
         """
         runs: dict[str, list[Part]] = defaultdict(list)
         for record in sorted((results / "runs").glob("*/*/run.json")):
@@ -114,7 +114,7 @@ class Campaign:
         return Routers(self.results / "routing")
 
     def check_text(self) -> None:
-        """Raise a `SomaError` unless the training text has the hash that its manifest records; reads it once."""
+        """Raise `SomaError` unless the training text matches the hash in its manifest; reads the text only once."""
         _ = self._checked_text
 
     @cached_property
@@ -129,14 +129,14 @@ class Campaign:
         return sorted(first.values())
 
     def has_weights(self, run: str) -> bool:
-        """Return True if the final weights of a run are here."""
+        """Return True if this clone has the final weights of a run."""
         return all((part.folder / WEIGHTS).exists() for part in self.runs[run])
 
     def files(self, part: Part) -> Files:
-        """Return what training a part reads.
+        """Return the files that training a part reads.
 
         Raises:
-            NotHere: naming a file that is not in this clone.
+            NotHere: if a file is not in this clone.
         """
         run, owned = part.run, set(part_experts(part.name))
         start = self._folders(run.start)
@@ -150,7 +150,7 @@ class Campaign:
         return files
 
     def entry(self, run: str) -> dict[str, Any]:
-        """Return what `Published.open` needs to know to open a run."""
+        """Return the entry with which `Published.open` opens a run."""
         parts = self.runs[run]
         head = self._folders(parts[0].run.head_from)
         require(part.folder / WEIGHTS for part in parts)
@@ -163,7 +163,7 @@ class Campaign:
         }
 
     def _folders(self, run: str | None) -> list[Path]:
-        """Return the folders of a run's parts, none for no run."""
+        """Return the folders of a run's parts, or none if `run` is None."""
         if run is None:
             return []
         if run not in self.runs:
@@ -172,10 +172,10 @@ class Campaign:
 
 
 def allowed(part: Part, engine: Engine, by_torch: bool) -> Allowed | None:
-    """Return why a replay may have other last digits, as far as training and evaluation have the reasons in common.
+    """Return why a replay may differ in the last digits, for reasons common to training and evaluation.
 
     Args:
-        by_torch: whether the replayed arithmetic is torch's, whatever the engine.
+        by_torch: true if the replayed arithmetic is torch's with every engine.
     """
     recorded = part.record.get("engine")
     if part.run.settings.method == "eggroll":
@@ -190,7 +190,7 @@ def allowed(part: Part, engine: Engine, by_torch: bool) -> Allowed | None:
 
 
 def require(paths: Iterable[Path]) -> None:
-    """Raise `NotHere` for the first of the files that is not here."""
+    """Raise `NotHere` for the first missing file."""
     for path in paths:
         if not path.exists():
             raise NotHere(path)
@@ -200,7 +200,7 @@ def read_rows(path: Path) -> pd.DataFrame:
     """Read a Parquet file.
 
     Raises:
-        NotHere, SomaError: if it is not here, or damaged.
+        NotHere, SomaError: if it is missing, or damaged.
     """
     require([path])
     try:

@@ -1,4 +1,4 @@
-"""Updates of a recorded run, taken again from the files that it read."""
+"""Replay of training: updates of a recorded run, repeated from the files that it read."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from soma.training.checkpoint import LEG, WEIGHTS, load_tensors, publish
 from soma.training.loop import HISTORY_COLUMNS, Progress, Trainer, load_leg
 
 _EXACT = ("update", "expert", "data_sha256", "probes_sha256")
-"""Columns of a history in which there are no digits to agree on."""
+"""Columns of a history that must be equal, not merely agree to some digits."""
 
 
 def first_leg(campaign: Campaign, part: Part) -> Agreement:
-    """Train a part from its start to its first recorded check, and compare what it reads and what comes of it."""
+    """Train a part from its start to its first recorded check, and compare its inputs and results."""
     engine, device = part.engine()
     agreement = Agreement(_allowed(part, engine))
     trainer = _trainer(campaign, part, engine, device, agreement)
@@ -35,7 +35,7 @@ def first_leg(campaign: Campaign, part: Part) -> Agreement:
 
 
 def last_leg(campaign: Campaign, part: Part) -> Agreement:
-    """Continue a part from the resume state that it published, and compare the weights at its end."""
+    """Continue a part from its published resume state, and compare the final weights."""
     require([part.folder / LEG])
     engine, device = part.engine()
     agreement = Agreement(_allowed(part, engine))
@@ -51,7 +51,7 @@ def last_leg(campaign: Campaign, part: Part) -> Agreement:
 
 
 def first_check(part: Part) -> int:
-    """Return the first update that a part's history records, or the one at which it failed before that."""
+    """Return the first update in a part's history, or the update at which it failed before that."""
     failed = part.record.get("failed_at_update")
     with reading("history.parquet"):
         return int(part.history["update"].min()) if len(part.history) else int(failed or part.run.updates)
@@ -65,7 +65,7 @@ def _allowed(part: Part, engine: Engine) -> Allowed | None:
 
 
 def _trainer(campaign: Campaign, part: Part, engine: Engine, device: torch.device, agreement: Agreement) -> Trainer:
-    """Return a part's trainer, after everything that it reads was compared with the record."""
+    """Compare everything that a part reads with its record, and return its trainer."""
     files = campaign.files(part)
     with reading("facts"):
         facts = facts_of(part.run, part.name, files, part.record.get("engine", ""))
@@ -85,7 +85,7 @@ def _trainer(campaign: Campaign, part: Part, engine: Engine, device: torch.devic
 
 
 def _take(trainer: Trainer, until: int) -> None:
-    """Take the updates up to one."""
+    """Train up to the update `until`."""
     trainer.progress.ledger.begin()
     with reading("train_loss"):
         trainer.train(lambda: None, save_every=float("inf"), until=until, report_every=float("inf"))
@@ -97,7 +97,7 @@ def _compare_failure(part: Part, trainer: Trainer, agreement: Agreement, last: i
 
 
 def _compare_history(part: Part, progress: Progress, agreement: Agreement, after: int, last: int) -> None:
-    """Compare the rows of the updates after one, field by field: what was drawn before what was computed from it."""
+    """Compare the rows of updates after `after`, field by field: what was drawn before values computed from it."""
     with reading("history.parquet"):
         recorded = _rows(part.history, after, last)
     here = _rows(history_of(progress), after, last)
@@ -116,7 +116,7 @@ def _rows(history: pd.DataFrame, after: int, last: int) -> pd.DataFrame:
 
 
 def _compare_weights(part: Part, kept: dict[str, Tensor], agreement: Agreement) -> None:
-    """Compare the final weights: by the hash of the file that they make, else tensor by tensor."""
+    """Compare the final weights by the hash of their file, else tensor by tensor."""
     with tempfile.TemporaryDirectory() as folder:
         publish(Path(folder), part.run, part.name, kept, sha256_json(part.facts), [WEIGHTS])
         if sha256_file(Path(folder) / WEIGHTS) == part.record["weights_sha256"]:
