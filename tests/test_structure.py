@@ -47,8 +47,8 @@ LAYERS = [
 RANK = {name: i for i, layer in enumerate(LAYERS) for name in layer}
 
 
-def modules():
-    for path in sorted(SOURCE.rglob("*.py")):
+def modules(folder=SOURCE):
+    for path in sorted(folder.rglob("*.py")):
         yield path, ast.parse(path.read_text())
 
 
@@ -56,8 +56,8 @@ def imported(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module or ''}.{alias.name}" for alias in node.names)
 
 
 def unit(path):
@@ -101,6 +101,23 @@ def test_no_pickle_and_no_global_generator():
     assert lines_with(r"torch\.(save|manual_seed|rand\w*)\(|np\.random|random\.seed|import random", package) == []
 
 
+def test_no_test_module_is_imported_by_another():
+    """Helper modules beside them hold what several share."""
+    tests = {path.stem for path, _ in modules(ROOT / "tests") if path.name.startswith("test_")}
+    imports = [(path.name, name) for path, tree in modules(ROOT / "tests") for name in imported(tree)]
+    assert [(file, name) for file, name in imports if tests & set(name.split("."))] == []
+
+
+def test_no_test_runs_text_as_code():
+    calls = [
+        (path.name, ast.unparse(node.func).removeprefix("builtins."))
+        for path, tree in modules(ROOT / "tests")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+    ]
+    assert [(file, called) for file, called in calls if called in ("exec", "eval")] == []
+
+
 class Payload:
     """What unpickling it would run."""
 
@@ -125,13 +142,15 @@ def test_a_pickle_in_an_array_is_refused_and_not_run(tmp_path):
 
 
 def test_every_rule_that_runs_something_says_so_and_keeps_a_log():
-    rules = [rule for path in RULES for rule in re.split(r"^rule ", path.read_text(), flags=re.M)[1:]]
-    running = [rule for rule in rules if re.search(r"^    (shell|run|script):", rule, re.M)]
-    assert len(running) == 19
-    for rule in running:
-        assert re.search(r"^    message:\n        \S", rule, re.M), rule
-        assert re.search(r"^    log:\n        \S", rule, re.M), rule
-        assert "--log {log}" in rule
+    text = "\n".join(path.read_text() for path in RULES)
+    rules = dict(re.findall(r"^rule (\w+):\n(.*?)(?=^\S|\Z)", text, re.M | re.S))
+    collecting = re.findall(r"\w+", re.search(r"^localrules:\n((?:    \w+,\n)+)", text, re.M)[1])
+    running = {name: rule for name, rule in rules.items() if re.search(r"^    (shell|run|script):", rule, re.M)}
+    assert rules.keys() - running.keys() == set(collecting)
+    for name, rule in running.items():
+        assert re.search(r"^    message:\n        \S", rule, re.M), name
+        assert re.search(r"^    log:\n        \S", rule, re.M), name
+        assert "--log {log}" in rule, name
 
 
 def test_what_git_keeps_of_the_reference_campaign_is_what_its_manifest_says():

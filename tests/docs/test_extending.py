@@ -1,33 +1,27 @@
 """The examples of docs/extending.md do what the page says."""
 
-import re
-from pathlib import Path
-
 import yaml
-from tests.training.test_loop import spec, trained, trainer
+from tests.examples import blocks, imported
+from tests.project import ROOT
+from tests.training.small_runs import spec, trained, trainer
 
 from soma.config import load, merge, read_yaml, resolve
 from soma.plan import make_plan
 from soma.training.learner import LEARNERS, learner_of
 from soma.training.methods.spsa import SPSALearner
 
-ROOT = Path(__file__).parent.parent.parent
-PAGE = (ROOT / "docs/extending.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.S)
+PAGE = "extending.md"
 
 
 def test_the_arm_of_the_example_adds_its_runs_and_nothing_else():
     base = read_yaml(ROOT / "config/config.yaml")
     before = make_plan(resolve(base))
-    after = make_plan(resolve(merge(base, yaml.safe_load(blocks("yaml")[0].replace("5.0e13", "5.0e+13")))))
+    after = make_plan(resolve(merge(base, yaml.safe_load(blocks(PAGE, "yaml")[0].replace("5.0e13", "5.0e+13")))))
     assert {run.id for run in after.runs.values()} - set(before.runs) == {f"soma-n2-wide-s{s}" for s in range(3)}
 
 
 def test_the_method_of_the_example_trains_in_the_same_loop(tmp_path, monkeypatch):
-    (tmp_path / "sign_spsa.py").write_text(blocks("python")[0])
+    (tmp_path / "sign_spsa.py").write_text(blocks(PAGE, "python")[0])
     monkeypatch.syspath_prepend(tmp_path)
     plain = trained(spec())
     monkeypatch.setitem(LEARNERS, "spsa", "sign_spsa:SignSPSALearner")  # under a name that the settings know
@@ -41,10 +35,9 @@ def test_the_method_of_the_example_trains_in_the_same_loop(tmp_path, monkeypatch
 
 
 def test_the_table_of_the_example_lists_every_arm(tmp_path):
-    scope: dict = {}
-    exec(blocks("python")[1], scope)
+    module = imported(blocks(PAGE, "python")[1], tmp_path / "parameters.py")
     plan = make_plan(load(ROOT / "config/config.yaml", ROOT / "config/toy.yaml"))
-    table = scope["parameters"](plan)
+    table = module.parameters(plan)
     assert [row[0].text for row in table.rows] == list(plan.config.products.fixed_size.arms)
     table.write(tmp_path)
     assert (tmp_path / "parameters.md").exists()

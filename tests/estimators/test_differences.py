@@ -16,7 +16,7 @@ from soma.probes import ProbeKind, Probes
 from soma.rng import Stream
 from soma.runs import operations_of
 from soma.settings.training import Difference, Training
-from tests.estimators.test_spsa import SPEC, G, M, estimate
+from tests.estimators.objectives import SPEC, G, M, estimate, linear
 
 DIFFERENCES = get_args(Difference)
 KINDS = get_args(ProbeKind)
@@ -102,10 +102,6 @@ def test_only_alternating_updates_share_directions():
 @pytest.mark.parametrize("difference", DIFFERENCES)
 def test_a_linear_loss_has_one_slope_whatever_the_difference(difference):
     """No curvature: nothing to be biased by, and c = 1."""
-
-    def linear(x):
-        return G @ x
-
     central = estimate(linear, n_pert=3).gradient
     for side in (1, -1):
         found = estimate(linear, n_pert=3, difference=difference, side=side).gradient

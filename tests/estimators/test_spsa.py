@@ -5,55 +5,10 @@ import pytest
 import torch
 
 from soma.estimators import spsa
-from soma.forward.engine import Engine
 from soma.models.spec import LSTMSpec
 from soma.probes import Probes
 from soma.rng import Stream
-
-SPEC = LSTMSpec(8, 1, 8)
-M = SPEC.size
-
-
-class Objective(Engine):
-    """An engine whose loss is any function of theta [M] in float64, whatever the batch."""
-
-    name = "objective"
-
-    def __init__(self, loss):
-        self.loss = loss
-
-    def losses(self, spec, theta, head, tokens, probes, eps, signs=(1, -1)):
-        z = probes.vectors().astype(np.float64)
-        out = np.empty((*z.shape[:2], len(signs)))
-        for e, j, s in np.ndindex(*out.shape):
-            out[e, j, s] = self.loss(theta[e].double().numpy() + signs[s] * eps[e] * z[e, j])
-        return out
-
-    def token_losses(self, spec, theta, head, tokens):
-        return np.array([self.loss(weights) for weights in theta.double().numpy()])[:, None, None]
-
-    def hidden(self, *_):
-        raise NotImplementedError
-
-
-def estimate(loss, *, n_pert=4, update=0, kind="dense", eps=1e-2, accumulation=1, theta=None, sign=1, **options):
-    """One estimate for one expert."""
-    theta = torch.zeros(1, M) if theta is None else theta
-    batches = [np.zeros((1, 1, 1), np.uint8)] * accumulation
-    streams = [
-        Probes(SPEC, Stream.named(0, "probe"), kind, update, (0,), range(a * n_pert, (a + 1) * n_pert))
-        for a in range(accumulation)
-    ]
-    return spsa.estimate(
-        Objective(loss), SPEC, theta, torch.zeros(1, 256, 8), batches, streams, [sign * eps], **options
-    )
-
-
-G = np.random.default_rng(5).normal(size=M)
-
-
-def linear(theta):
-    return theta @ G
+from tests.estimators.objectives import SPEC, G, M, Objective, estimate, linear
 
 
 @pytest.mark.parametrize("eps", [1.0, 1e-2])

@@ -6,21 +6,20 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.examples import blocks, imported
 from tiny_model import Tiny
 
 
 def test_the_example_runs(
-    root: Path, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (root / "docs/inference.md").read_text(), re.DOTALL)
-    assert blocks
+    code = blocks("inference.md", "python")
+    assert code
     (tmp_path / "models").mkdir()
     (tmp_path / "models/soma-n8").symlink_to(tiny.folder)
     (tmp_path / "speech.txt").write_bytes(tiny.texts[0])
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
-    for block in blocks:
-        exec(block, names)
+    imported("".join(code), tmp_path / "example.py")
     assert capsys.readouterr().out
 
 

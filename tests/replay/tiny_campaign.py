@@ -24,13 +24,11 @@ from soma.settings.training import Training
 from soma.steps.evaluate import evaluate_group
 from soma.steps.train import train_part
 from tests.inference.tiny_model import article_texts, rows_of
+from tests.training import small_runs
 
 WINDOW, PREFIX, EXPERTS = 64, 24, 2
-SETTINGS = {
-    "width": 8, "depth": 1, "embedding": 8, "n_pert": 4, "batch": 4, "crop": 16, "lr": 0.02, "eps": 0.01,
-    "plateau": {"every": 5, "patience": 10, "windows": 4}, "updates": 20,
-}  # fmt: skip
-EGGROLL = {"population": 16, "streams": 4, "tokens": 16, "alpha": 0.5, "step": 0.1, "pair_chunk": 8}
+SETTINGS = small_runs.SETTINGS | {"plateau": {"every": 5, "patience": 10, "windows": 4}, "updates": 20}
+EGGROLL = small_runs.EGGROLL | {"population": 16}
 
 
 def _spec(name: str, kind: str, source: str | None, shards: str, leg: int | None = None, **changes: Any) -> RunSpec:

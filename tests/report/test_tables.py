@@ -24,18 +24,32 @@ from soma.report.paper import PaperValues
 from soma.report.table import significant
 from soma.steps import report
 from tests.analysis import invented
+from tests.project import ROOT, Project
 from tests.report import fabricated
+from tests.workflow.products import FIGURES, TABLES
 
-ROOT = Path(__file__).parent.parent.parent
 CONFIG = ROOT / "config"
 STATUSES = {"measured", "paper", "set", "interpolated", "not run"}
 
 
-def workflow() -> dict:
-    """What report.smk says before its first rule, which is Python."""
-    scope = {"MEASUREMENTS": "m", "SETS": "s", "ROUTING": "r", "PLAN": plan_of("small")}
-    exec((ROOT / "workflow/rules/report.smk").read_text().split("\nrule ")[0], scope)
-    return scope
+TELL = """
+import json
+
+include: "Snakefile"
+
+PRODUCTS = {"table": TABLE_INPUTS, "figure": FIGURE_INPUTS}
+LABELS = {kind: {name: labels(name, kind) for name in names} for kind, names in PRODUCTS.items()}
+Path("told.json").write_text(json.dumps({"inputs": PRODUCTS, "labels": LABELS, "places": PLACES}))
+"""
+
+
+@pytest.fixture(scope="module")
+def workflow(tmp_path_factory) -> dict:
+    """Ask Snakemake what the workflow knows of the products of `small`."""
+    project = Project(tmp_path_factory.mktemp("workflow"))
+    (project.folder / "tell.smk").write_text(TELL)
+    project.snakemake("--snakefile", "tell.smk", "--list-rules", config="")
+    return json.loads((project.folder / "told.json").read_text())
 
 
 @cache
@@ -173,12 +187,9 @@ def column(cells, name: str) -> list[dict[str, str]]:
     return found
 
 
-TABLES = list(workflow()["TABLE_INPUTS"])
-
-
 @pytest.mark.parametrize("campaign", ["small", "paper"])
 @pytest.mark.parametrize("name", TABLES)
-def test_every_cell_says_something_and_every_row_its_own(campaign, name, tmp_path, monkeypatch):
+def test_every_cell_says_something_and_every_row_its_own(workflow, campaign, name, tmp_path, monkeypatch):
     cells, asked = write(campaign, name, tmp_path, monkeypatch)
     assert [cell for cell in cells if not cell["text"].strip() or cell["text"] == "nan"] == []
     assert {cell["status"] for cell in cells} <= STATUSES
@@ -193,8 +204,8 @@ def test_every_cell_says_something_and_every_row_its_own(campaign, name, tmp_pat
     page = (tmp_path / f"{name}.md").read_text()
     runs = {run for cell in cells for run in cell["run"].split()}
     assert all(f'<a href="../runs/{run}">{run}</a>' in page for run in runs)
-    declared = workflow()["TABLE_INPUTS"][name]
-    assert {f"m/{kind}.parquet" for kind in asked} == {path for path in declared if path.startswith("m/")}
+    declared = {Path(path) for path in workflow["inputs"]["table"][name]}
+    assert asked == {path.stem for path in declared if path.parent == Path("results/small/measurements")}
 
 
 @pytest.mark.parametrize(("name", "label"), [("table4", "method"), ("table9", "method"), ("table12", "ensemble")])
@@ -293,6 +304,11 @@ def test_intervals_over_runs_and_of_small_differences():
     assert [significant(x) for x in (1410.4, 590.3, 12, 3.29e4, 4.5e16)] == ["1,410", "590", "12", "32,900", "4.5e16"]
 
 
+def test_the_workflow_makes_the_products_that_are_tested(workflow):
+    assert workflow["inputs"]["table"].keys() == set(TABLES)
+    assert workflow["inputs"]["figure"].keys() == set(FIGURES)
+
+
 def test_the_first_page_has_every_claim_and_control():
     plan, rows = plan_of("small"), rows_of("small")
     cost = summary.spent(plan, rows("costs"))
@@ -326,10 +342,9 @@ def test_initialisation_is_that_of_seed_runs():
     assert found == pytest.approx(max(run.operations(run.updates) for run in seeds) * 1e-11)
 
 
-def test_the_report_has_a_place_of_its_own_for_every_product():
-    scope = workflow()
-    products = [*((name, "table") for name in scope["TABLE_INPUTS"]), *((n, "figure") for n in scope["FIGURE_INPUTS"])]
-    places = [(scope["PLACES"][name][0], *scope["labels"](name, kind).values()) for name, kind in products]
+def test_the_report_has_a_place_of_its_own_for_every_product(workflow):
+    products = [(name, kind) for kind, names in workflow["inputs"].items() for name in names]
+    places = [(workflow["places"][name][0], *workflow["labels"][kind][name].values()) for name, kind in products]
     assert len(set(places)) == len(places)
     assert {section[0] for section, _ in places} == set("123456789")
     ordered = [label for section, label in sorted(places) if section.endswith("Equal size and budget")]

@@ -28,10 +28,10 @@ from soma.settings.training import Training
 from soma.training.learner import Shard, learner_of
 from soma.training.loop import Trainer
 from tests.project import ROOT
+from tests.training.small_runs import TEXT, Windows
 
 HASHES = Path(__file__).with_name("bytes.json")
 SOURCES = ROOT / "src/soma/forward/csrc"
-TEXT = np.frombuffer((ROOT / "LICENSE").read_bytes(), np.uint8)
 WINDOW = 40
 
 # Odd numbers of sequences, bytes and units, so that every vector width has lanes, rows and steps left over.
@@ -55,16 +55,6 @@ CASES |= {
 }
 
 
-class Windows:
-    """The license, cut into windows."""
-
-    text = TEXT
-
-    def crops(self, ids, offsets, length):
-        first = np.asarray(ids, np.int64) * WINDOW + offsets
-        return TEXT[first[:, None] + np.arange(length + 1)]
-
-
 def train(case: str, engine: cpu.CpuEngine) -> Trainer:
     """Take 20 updates."""
     settings = Training.model_validate(BASE | CASES[case])
@@ -74,8 +64,9 @@ def train(case: str, engine: cpu.CpuEngine) -> Trainer:
     ids = np.arange((len(TEXT) - 1) // WINDOW, dtype=np.uint32)
     shards = [Shard(ids[e + 3 :: 2], ids[:3]) for e in range(run.experts)]
     experts, device = range(run.experts), torch.device("cpu")
-    learner = learner_of("spsa")(run, experts, Windows(), shards, engine, device, None)
-    trainer = Trainer(run, experts, Windows(), shards, learner)
+    windows = Windows(WINDOW)
+    learner = learner_of("spsa")(run, experts, windows, shards, engine, device, None)
+    trainer = Trainer(run, experts, windows, shards, learner)
     trainer.train(lambda: None)
     return trainer
 

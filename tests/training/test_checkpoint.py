@@ -4,7 +4,7 @@ from safetensors.torch import save_file
 
 from soma.errors import SomaError
 from soma.training.checkpoint import MILESTONES, Checkpoints, load_tensors, publish, save_tensors, tensor_name
-from tests.training.test_loop import spec, trainer
+from tests.training.small_runs import spec, trainer
 
 
 def test_round_trip_and_same_bytes(tmp_path):

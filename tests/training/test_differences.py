@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from soma.settings.training import Difference
-from soma.training.loop import Interrupted, restore_state, save_state
-from tests.training.test_loop import digest, spec, trained, trainer
+from tests.training.small_runs import assert_resumed, spec, trained, trainer
 
 ALTERNATING = {"difference": "alternating", "probe": "gaussian"}
 OTHERS = [{"difference": d} for d in get_args(Difference) if d != "central"] + [{"probe": "gaussian"}]
@@ -23,15 +22,7 @@ def test_it_learns_as_central_differences_do(change):
 
 @pytest.mark.parametrize("stop_at", [5, 6])
 def test_interrupted_between_or_inside_a_pair_of_updates(tmp_path, stop_at):
-    run, path = spec(**ALTERNATING), tmp_path / "state.safetensors"
-    whole = trained(run)
-    first = trainer(run)
-    with pytest.raises(Interrupted):
-        first.train(lambda: save_state(path, first, "id"), should_stop=lambda: first.progress.update == stop_at)
-    second = trainer(run)
-    assert restore_state(path, second, "id")
-    second.train(lambda: None)
-    assert digest(second.progress) == digest(whole)
+    assert_resumed(tmp_path / "state.safetensors", spec(**ALTERNATING), None, stop_at)
 
 
 @pytest.mark.parametrize("engine", ["torch", "auto"])

@@ -21,9 +21,8 @@ from soma.rng import Stream
 from soma.routing.shards import build_shards
 from soma.settings.data import Data, TextSource
 from soma.training.checkpoint import MILESTONES, WEIGHTS, load_tensors
-from tests.training.test_loop import spec
-
-root_folder = Path(__file__).parent.parent.parent
+from tests.project import ROOT
+from tests.training.small_runs import spec
 
 
 @pytest.mark.parametrize(("n", "of"), [(7, 3), (8, 4), (2, 4), (5, 1)])
@@ -38,7 +37,7 @@ def inputs(tmp_path_factory):
     """A small encoded corpus with its shards, and two runs: one of 20 updates, one that is long enough to be ended."""
     folder = tmp_path_factory.mktemp("ddpp")
     (folder / "text").mkdir()
-    license_ = (root_folder / "LICENSE").read_text()
+    license_ = (ROOT / "LICENSE").read_text()
     for i in range(3):
         (folder / f"text/{i}.txt").write_text(license_ * 3)
     source = TextSource(source="text", path=str(folder / "text"))

@@ -22,7 +22,7 @@ from soma.routing.shards import build_shards
 from soma.settings.data import Data, TextSource
 from soma.training import checkpoint
 from tests.project import ROOT
-from tests.training.test_loop import WINDOW, spec
+from tests.training.small_runs import WINDOW, spec
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of a fork, since Python 3.12
 SAME = ("weights.safetensors", "milestones.safetensors", "leg.safetensors", "history.parquet")

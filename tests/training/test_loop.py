@@ -1,8 +1,6 @@
 """The loop on small text: it learns, repeats bit for bit, resumes exactly, and trains a group as it trains one."""
 
-import hashlib
 import logging
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,70 +16,27 @@ from soma.models import gru
 from soma.models.lstm import initialise
 from soma.probes import Probes
 from soma.rng import Stream
-from soma.runs import RunSpec
-from soma.settings.training import Training
 from soma.training.adam import Adam
 from soma.training.checkpoint import MEMORY, Checkpoints, tensor_name
-from soma.training.learner import Shard, Start, learner_of
+from soma.training.learner import Start, learner_of
 from soma.training.loop import Interrupted, Trainer, restore_state, save_state
-
-TEXT = np.frombuffer((Path(__file__).parent.parent.parent / "LICENSE").read_bytes(), np.uint8)
-WINDOW = 64
-
-
-class Windows:
-    """The license, cut into windows."""
-
-    text = TEXT
-
-    def crops(self, ids, offsets, length):
-        start = np.asarray(ids, np.int64) * WINDOW + offsets
-        return TEXT[start[:, None] + np.arange(length + 1)]
-
-
-def spec(**changes):
-    settings = {
-        "width": 8, "depth": 1, "embedding": 8, "n_pert": 4, "batch": 4, "crop": 16, "lr": 0.02, "eps": 0.01,
-        "plateau": {"every": 3, "patience": 4, "windows": 2}, "updates": 12, "experts": 2,
-    }  # fmt: skip
-    facts = {"id": "r", "kind": "arm", "seed": 3, "start": None, "shards": "iid-n1", "window": WINDOW}
-    facts |= {key: changes.pop(key) for key in ("kind", "seed", "keep_memory", "may_fail", "leg") if key in changes}
-    training = Training.model_validate(settings | changes)
-    budget = training.updates
-    return RunSpec(**facts, settings=training, milestones=tuple(sorted({budget // 2, budget})))
-
-
-N = (len(TEXT) - 1) // WINDOW
-SHARDS = [
-    Shard(np.arange(0, N, 2, dtype=np.uint32), np.array([1, 3], np.uint32)),
-    Shard(np.arange(1, N, 2, dtype=np.uint32), np.array([0, 2], np.uint32)),
-]
+from tests.training.small_runs import (
+    EGGROLL,
+    SHARDS,
+    TEXT,
+    WINDOW,
+    Windows,
+    assert_resumed,
+    digest,
+    spec,
+    trained,
+    trainer,
+)
 
 
 def some_start(run):
     body, head = initialise(run.model, Stream.named(0, "start"))
     return Start(body[None], head[None])
-
-
-def trainer(run, experts=range(2), start=None, engine="torch"):
-    shards = [SHARDS[e] for e in experts]
-    make = learner_of(run.settings.method)
-    learner = make(run, experts, Windows(), shards, create(engine), torch.device("cpu"), start)
-    return Trainer(run, experts, Windows(), shards, learner)
-
-
-def digest(state):
-    out = hashlib.sha256()
-    for name in sorted(state.kept):
-        out.update(name.encode() + state.kept[name].numpy().tobytes())
-    out.update(np.array(state.history).tobytes() + repr(state.drawn).encode())
-    return out.hexdigest()
-
-
-def trained(run, experts=range(2), start=None, engine="torch"):
-    t = trainer(run, experts, start, engine)
-    t.train(lambda: None)
-    return t.progress
 
 
 def test_it_learns():
@@ -116,19 +71,6 @@ def test_bitwise_repeat_and_seed():
 
 METHODS = [{"head": "local"}, {"head": "shared-frozen"}, {"method": "bptt"}, {"loss": "summed"}]
 BPTT = [{"head_path": "decoder"}, {"head": "shared-frozen"}, {"start": "random"}]
-
-
-def assert_resumed(path, run, start, stop_at):
-    """A run that stops once and is started again ends as one that never stopped."""
-    whole = trained(run, start=start)
-    first = trainer(run, start=start)
-    with pytest.raises(Interrupted):
-        first.train(lambda: save_state(path, first, "id"), should_stop=lambda: first.progress.update == stop_at)
-    second = trainer(run, start=start)
-    assert restore_state(path, second, "id")
-    assert second.progress.update == stop_at
-    second.train(lambda: None)
-    assert digest(second.progress) == digest(whole)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
@@ -192,9 +134,8 @@ def test_a_group_gives_the_bytes_of_one_process_each(method, engine):
 
 
 def eggroll(depth=1, updates=12, **changes):
-    settings = {"population": 64, "streams": 4, "tokens": 16, "alpha": 0.5, "step": 0.1, "pair_chunk": 8}
     fixed = {"method": "eggroll", "experts": 1, "start": "random"}
-    return spec(**fixed, depth=depth, updates=updates, eggroll=settings | changes)
+    return spec(**fixed, depth=depth, updates=updates, eggroll=EGGROLL | changes)
 
 
 def test_eggroll_learns_through_several_blocks():

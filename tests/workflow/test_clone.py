@@ -7,7 +7,7 @@ import pytest
 
 from tests.dvc.repository import Repository, prepare
 from tests.project import ROOT, planned_jobs
-from tests.workflow.test_toy import PRODUCTS
+from tests.workflow.products import PRODUCTS
 
 pytestmark = [pytest.mark.workflow, pytest.mark.dvc]
 

@@ -14,7 +14,7 @@ from soma.cli import main
 from soma.cost import Ledger, actual_elapsed_seconds
 from soma.manifest import sha256_file
 from tests.project import Project, planned_jobs
-from tests.workflow.test_toy import train_command
+from tests.workflow.processes import train_command, wait_for
 
 pytestmark = pytest.mark.workflow
 TARGET = "results/toy/runs/soma-n2-s0/000-001/weights.safetensors"
@@ -36,16 +36,6 @@ def start(project: Project, *words: str) -> subprocess.Popen:
     return subprocess.Popen(
         command, cwd=project.folder, env=project.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-
-
-def wait_for(found, seconds: float = 60.0):
-    """What `found()` returns once it returns something."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if result := found():
-            return result
-        time.sleep(0.01)
-    raise AssertionError("it did not happen in time")
 
 
 def trainers(project: Project) -> list[int]:

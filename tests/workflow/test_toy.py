@@ -18,15 +18,10 @@ from soma.report.summary import BEGIN
 from soma.runs import part_experts
 from tests.project import Project
 from tests.workflow.golden import machine, shards
+from tests.workflow.processes import train_command, wait_for
+from tests.workflow.products import FIGURES, PRODUCTS, TABLES
 
 pytestmark = pytest.mark.workflow
-
-TABLES = [
-    *(f"table{n}" for n in range(1, 14)),
-    *("claims", "controls", "sizes", "ablation", "crossings", "populations", "estimators", "costs", "precision"),
-    *("clusters", "steps"),
-]
-FIGURES = [f"figure{n}" for n in (1, *range(4, 12), 13, 14, 15, 16, 17)] + ["precision", "sizes", "estimators"]
 
 
 def table(project: Project, name: str) -> list[dict[str, str]]:
@@ -273,8 +268,6 @@ def test_the_tables_are_the_golden_ones(toy):
                 assert float(ours["value"]) == pytest.approx(float(theirs["value"]), abs=noise, rel=noise), where
 
 
-SUMMARISED = {"summarise": 20, "summarise_costs": 1, "summary": 1, "metrics": 1}
-PRODUCTS = SUMMARISED | {"table": len(TABLES), "figure": len(FIGURES)}
 EDITS = [
     ({"compute": {"threads": 2, "save_every": 7, "ddpp": 2}}, {}),
     ({"arms": {"soma-n2": {"label": "ours"}}}, PRODUCTS),
@@ -340,21 +333,6 @@ def test_an_edited_rule_reruns_its_jobs(toy):
         path.write_text(source)
 
 
-def train_command(project: Project, output: Path, resume: Path, save_every: float = 0.01) -> list[str]:
-    """Both experts of soma-n2-s0, as the workflow trains it, but saving its state all the time."""
-    results = project.folder / "results/toy"
-    compute = output.parent / "compute.json"
-    output.parent.mkdir(parents=True, exist_ok=True)
-    compute.write_text(json.dumps({"save_every": save_every}))
-    return project.command(
-        "soma.cli", "train", "--settings", str(results / "settings/run-soma-n2-s0.json"), "--part", "000-001",
-        "--train", str(results / "corpus/train"), "--shards", str(results / "shards/clusters-n2"),
-        "--runs", str(results / "runs"), "--start", "seed-d16-s0/000-000", "--resume", str(resume),
-        "--output", str(output),
-        "--compute", str(compute), "--threads", "1",
-    )  # fmt: skip
-
-
 def test_a_killed_training_job_ends_with_the_same_bytes(toy, tmp_path):
     """Killed twice at different moments, then let run to its end; tests/training/test_killed.py does it many times."""
     output, resume = tmp_path / "out/000-001", tmp_path / "resume"
@@ -384,9 +362,15 @@ def continues_to_the_same_bytes(toy: Project, command: list[str], output: Path, 
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal."""
+    """Tell if a process has a handler for a signal."""
     caught = re.search(r"^SigCgt:\s+(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M)
     return bool(int(caught[1], 16) >> (number - 1) & 1)
+
+
+def ask_to_stop(process: subprocess.Popen) -> None:
+    """Send SIGTERM once a training job handles it, which is before the end of its first update."""
+    wait_for(lambda: process.poll() is not None or catches(process.pid, signal.SIGTERM), seconds=120)
+    process.terminate()
 
 
 def test_a_training_job_that_is_told_to_stop_saves_and_continues(toy, tmp_path):
@@ -396,13 +380,7 @@ def test_a_training_job_that_is_told_to_stop_saves_and_continues(toy, tmp_path):
     updates = [0]
     for _ in range(2):
         process = subprocess.Popen(command, env=toy.environment, stderr=subprocess.PIPE, text=True)
-        deadline = time.monotonic() + 120
-        while not catches(process.pid, signal.SIGTERM):  # it does from its first update on
-            assert process.poll() is None
-            assert time.monotonic() < deadline, "it never minds the signal"
-            time.sleep(0.002)
-        time.sleep(0.1)
-        process.terminate()
+        ask_to_stop(process)
         _, said = process.communicate()
         assert process.returncode == 1, "it finished before it could be stopped"
         stopped = re.search(r"stopped after update (\d+) of 70; state saved; start it again to continue\.", said)

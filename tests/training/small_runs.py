@@ -1,0 +1,88 @@
+"""Small runs on the license, trained inside the process."""
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+
+from soma.forward.engine import create
+from soma.runs import RunSpec
+from soma.settings.training import Training
+from soma.training.learner import Shard, learner_of
+from soma.training.loop import Interrupted, Trainer, restore_state, save_state
+from tests.project import ROOT
+
+TEXT = np.frombuffer((ROOT / "LICENSE").read_bytes(), np.uint8)
+WINDOW = 64
+SETTINGS = {
+    "width": 8, "depth": 1, "embedding": 8, "n_pert": 4, "batch": 4, "crop": 16, "lr": 0.02, "eps": 0.01,
+}  # fmt: skip
+EGGROLL = {"population": 64, "streams": 4, "tokens": 16, "alpha": 0.5, "step": 0.1, "pair_chunk": 8}
+
+
+class Windows:
+    """The license, cut into windows."""
+
+    text = TEXT
+
+    def __init__(self, length=WINDOW):
+        self._length = length
+
+    def crops(self, ids, offsets, length):
+        first = np.asarray(ids, np.int64) * self._length + offsets
+        return TEXT[first[:, None] + np.arange(length + 1)]
+
+
+def spec(**changes):
+    """Describe a run of two experts and twelve updates; changes are of settings and of some of its facts."""
+    settings = SETTINGS | {"plateau": {"every": 3, "patience": 4, "windows": 2}, "updates": 12, "experts": 2}
+    facts = {"id": "r", "kind": "arm", "seed": 3, "start": None, "shards": "iid-n1", "window": WINDOW}
+    facts |= {key: changes.pop(key) for key in ("kind", "seed", "keep_memory", "may_fail", "leg") if key in changes}
+    training = Training.model_validate(settings | changes)
+    budget = training.updates
+    return RunSpec(**facts, settings=training, milestones=tuple(sorted({budget // 2, budget})))
+
+
+IDS = np.arange((len(TEXT) - 1) // WINDOW, dtype=np.uint32)
+SHARDS = [
+    Shard(IDS[0::2], np.array([1, 3], np.uint32)),
+    Shard(IDS[1::2], np.array([0, 2], np.uint32)),
+]
+
+
+def trainer(run, experts=range(2), start=None, engine="torch"):
+    """Return the trainer of some experts before their first update."""
+    shards = [SHARDS[e] for e in experts]
+    make = learner_of(run.settings.method)
+    learner = make(run, experts, Windows(), shards, create(engine), torch.device("cpu"), start)
+    return Trainer(run, experts, Windows(), shards, learner)
+
+
+def trained(run, experts=range(2), start=None, engine="torch"):
+    """Train to the end of the budget."""
+    t = trainer(run, experts, start, engine)
+    t.train(lambda: None)
+    return t.progress
+
+
+def digest(progress):
+    """Hash all that a run leaves."""
+    out = hashlib.sha256()
+    for name in sorted(progress.kept):
+        out.update(name.encode() + progress.kept[name].numpy().tobytes())
+    out.update(np.array(progress.history).tobytes() + repr(progress.drawn).encode())
+    return out.hexdigest()
+
+
+def assert_resumed(path, run, start, stop_at):
+    """Assert that a run that stops once and is started again ends as one that never stopped."""
+    whole = trained(run, start=start)
+    first = trainer(run, start=start)
+    with pytest.raises(Interrupted):
+        first.train(lambda: save_state(path, first, "id"), should_stop=lambda: first.progress.update == stop_at)
+    second = trainer(run, start=start)
+    assert restore_state(path, second, "id")
+    assert second.progress.update == stop_at
+    second.train(lambda: None)
+    assert digest(second.progress) == digest(whole)

@@ -1,0 +1,32 @@
+"""Processes that tests stop: a training job of the toy campaign, and a wait for what it does."""
+
+import json
+import time
+from pathlib import Path
+
+from tests.project import Project
+
+
+def train_command(project: Project, output: Path, resume: Path, save_every: float = 0.01) -> list[str]:
+    """Return the command that trains soma-n2-s0 as the workflow does, but saves its state all the time."""
+    results = project.folder / "results/toy"
+    compute = output.parent / "compute.json"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    compute.write_text(json.dumps({"save_every": save_every}))
+    return project.command(
+        "soma.cli", "train", "--settings", str(results / "settings/run-soma-n2-s0.json"), "--part", "000-001",
+        "--train", str(results / "corpus/train"), "--shards", str(results / "shards/clusters-n2"),
+        "--runs", str(results / "runs"), "--start", "seed-d16-s0/000-000", "--resume", str(resume),
+        "--output", str(output),
+        "--compute", str(compute), "--threads", "1",
+    )  # fmt: skip
+
+
+def wait_for(found, seconds: float = 60.0):
+    """Return what `found()` returns once it returns something."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if result := found():
+            return result
+        time.sleep(0.01)
+    raise AssertionError("it did not happen in time")
