@@ -90,8 +90,9 @@ TRAINED = {
         "record": "run.json",
     }.items()
 }
-# Runs that also publish the resume state from which their last leg can be replayed.
-LEGS = "|".join(run.id for run in PLAN.runs.values() if run.leg is not None)
+# Runs that also publish the resume state from which their last leg can be replayed. Without any, what nothing matches:
+# Snakemake takes an empty pattern for no constraint.
+LEGS = "|".join(run.id for run in PLAN.runs.values() if run.leg is not None) or "(?!)"
 
 
 def started_from(run, part):

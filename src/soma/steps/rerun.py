@@ -16,10 +16,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from soma.manifest import read_json, sha256_file
+from soma.manifest import read_json, sha256_file, write_json
 from soma.provenance import content
 from soma.steps.replay.comparison import Agreement, Allowed, Comparison, Different
-from soma.workflow import Settings
 
 ALLOWED = Allowed("sums of numpy and torch, which depend on the processor", digits=6)
 """Allowed difference between numbers in rows, whose bytes depend on the processor."""
@@ -49,7 +48,8 @@ class Copy:
         for path in results.iterdir():
             if path.name not in _OWN:
                 self._link(path)
-        Settings(settings, folder / results / "settings").write()
+        for name, value in settings.items():
+            write_json(folder / results / "settings" / f"{name}.json", value)
 
     def rerun(self, command: str, targets: Sequence[str], inputs: Sequence[str]) -> Comparison:
         """Run a recorded command again and compare its outputs with the recorded ones.
