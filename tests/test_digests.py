@@ -101,7 +101,7 @@ def test_what_can_change_no_byte_does_not_count(changes, label, file, old, new):
         (TRAIN, "forward/csrc/network.h", '#include "simd.h"', '#define F (x)\n#include "simd.h"'),
         (TRAIN, "forward/csrc/flags.json", "-O3", "-O2"),
         (TRAIN, "training/methods/spsa.py", "scheduled(s.eps)", "scheduled(s.lr)"),
-        (TRAIN, "training/adam.py", "torch.sqrt(corrected)", "corrected"),
+        (TRAIN, "training/adam.py", "_root(corrected)", "corrected"),
         (TRAIN, "settings/training.py", "gt=0, lt=1", "gt=0, le=1"),
         (TRAIN, "rng.py", "_M0", "_M0 = 1\n_M0"),
         (TRAIN, "models/spec.py", "VOCABULARY", "print()\nVOCABULARY"),

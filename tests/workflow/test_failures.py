@@ -170,4 +170,4 @@ def test_a_run_is_known_by_the_engine_that_it_took(copied):
     assert planned(evaluation) == {}
     path = copied.folder / "src/soma/forward/torch_engine.py"
     path.write_text(path.read_text().replace("_TIME_CHUNK = 64", "_TIME_CHUNK = 32"))
-    assert planned(TARGET) == {"train_expert": 1}
+    assert planned(TARGET) == {"train_expert_with_leg": 1}
