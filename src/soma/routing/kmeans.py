@@ -45,9 +45,9 @@ class BalancedFit:
 def similarities(x_ND: NDArray[np.float32], centroids_KD: NDArray[np.float32]) -> NDArray[np.float32]:
     """Compute x·c for every sample and cluster, float32 (N, K).
 
-    A sample's similarities should depend neither on its neighbours nor on chunking, cores or the processor, but BLAS adds
-    in another order at edges, and on some processors at every place of a block. So the sums are float64, in blocks of one
-    shape and one thread, and rounded: an order shows where a sum lies within 1e-15 of the middle of two float32 numbers.
+    A sample's similarities should depend neither on its neighbours nor on chunking, cores or the processor, but BLAS
+    adds in another order at edges, and on some processors at every place of a block. So the sums are float64, in blocks
+    of one shape and one thread, and rounded: their order shows only within 1e-15 of the middle of two float32 numbers.
     """
     s_NK = np.empty((len(x_ND), len(centroids_KD)), np.float32)
     c_DK = np.ascontiguousarray(centroids_KD.T, np.float64)

@@ -141,7 +141,7 @@ def _rows(path: Path) -> Named:
     frame = pd.read_parquet(path)
     for name in frame.columns:
         column = frame[name]
-        yield name, column.to_numpy() if column.dtype.kind == "f" else column.astype(str).to_numpy(object)
+        yield name, column.to_numpy() if column.dtype.kind == "f" else np.array([repr(v) for v in column])
 
 
 def _arrays(path: Path) -> Named:
