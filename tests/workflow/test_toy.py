@@ -302,7 +302,7 @@ CODE_EDITS = {
     "a Triton kernel": (KERNELS, "sign = 1 - 2 * negative", "sign = 1 + 2 * negative", {}),
     "the loader of a source that nothing reads": ("src/soma/data/sources/fineweb.py", "return", "return None or", {}),
     "a local variable of the estimator": (SPSA, "slopes", "differences", {}),
-    "a docstring": (SPSA, "Average over accumulated batches", "The mean over batches", {}),
+    "a docstring": (SPSA, "Average the estimates over accumulated batches", "Average the estimates", {}),
     "where a file is put": ("src/soma/manifest.py", "os.chmod(temporary, 0o644)", "os.chmod(temporary, 0o640)", {}),
     "how costs are added up": ("src/soma/cost.py", "n * (end - start)", "(end - start)", COUNTED),
     "a caption of the report": ("workflow/report/table.rst", "Settings of the paper", "The paper's settings", {}),

@@ -1,6 +1,6 @@
 """SPSA: differences of losses along random directions (docs/paper.md section 4), and its alternatives.
 
-g = 1/n_pert * sum_j D_j z_j, with L+- = L(theta +- eps z_j), L0 = L(theta) on the same batch
+    g = 1/n_pert * sum_j D_j z_j, with L+- = L(theta +- eps z_j), L0 = L(theta) on the same batch
 
     central      D = (L+ - L-) / (2 eps)            the paper's; its bias is O(eps^2)
     one-sided    D = (L+ - L0) / eps                half the forwards, and bias O(eps)

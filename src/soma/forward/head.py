@@ -1,6 +1,6 @@
 """Delta rule of a tied head: the exact decoder-path gradient with hidden states held fixed (docs/paper.md section 4).
 
-grad E = 1/(BT) * sum (softmax(E h) - onehot(y)) h^T
+    grad E = 1/(BT) * sum (softmax(E h) - onehot(y)) h^T
 
 There is no path through the input embedding or the body, and no autograd. The CPU engine implements it in its kernel,
 with a stated order of sums (csrc/head.h). Shapes: R = B T rows, V bytes, H width of E.
