@@ -106,6 +106,8 @@ class Plan:
 MEASUREMENTS = ("variance", "objective", "reference", "active", "inference", "estimator-variance", "precision")
 EARLY = ("variance", "reference")
 """Measurements that also cover the first milestone."""
+TIMED = ("reference", "inference")
+"""Measurements with times, which have the machine to themselves and differ from run to run."""
 
 
 def run_id(arm: str, seed: int) -> str:

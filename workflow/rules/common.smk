@@ -8,7 +8,7 @@ from soma import provenance, unwritable
 from soma.digests import code
 from soma.errors import SomaError
 from soma.manifest import write_json
-from soma.plan import EARLY
+from soma.plan import EARLY, TIMED
 from soma.plan import MEASUREMENTS as MEASUREMENTS_OF_RUNS
 from soma.plan import make_plan, settings_files
 from soma.steps.campaign import write_manifest
@@ -52,7 +52,6 @@ LOGS, BENCHMARKS, RESUME = (
 )
 
 MEASURED = list(MEASUREMENTS_OF_RUNS)
-TIMED = ("reference", "inference")
 
 ROLES = ["validation", "test", "external"]
 SETTINGS = Settings(settings_files(PLAN), Path(RESULTS) / "settings")

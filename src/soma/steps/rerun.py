@@ -17,13 +17,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from soma.manifest import read_json, sha256_file, write_json
+from soma.plan import TIMED
 from soma.provenance import content
 from soma.steps.replay.comparison import Agreement, Allowed, Comparison, Different
 
 ALLOWED = Allowed("sums of numpy and torch, which depend on the processor", digits=6)
 """Allowed difference between numbers in rows, whose bytes depend on the processor."""
-TIMED = ("reference", "inference")
-"""Measurements with times, which differ from run to run."""
 _TIMES = ("seconds", "per_second", "share", "device", "peak")
 """Substrings in the names of their columns that depend on time or machine."""
 _OWN = ("logs", "settings", "resume")
