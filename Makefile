@@ -55,7 +55,7 @@ lint: setup
 	$(BIN)/mypy
 
 docs: setup  # config/README.md and the JSON schema from soma.config, README.md and docs/results.md from results/small
-	$(BIN)/python -m soma.config_docs
+	$(BIN)/python -m soma.config.docs
 	$(BIN)/python -m soma.report.pages
 
 lock:  # needs uv; run it after a change of dependencies in pyproject.toml

@@ -26,16 +26,16 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from soma.accounting.machine import device_name
+from soma.config.training import Training
 from soma.forward.cpu import CpuEngine
 from soma.forward.engine import Engine
-from soma.machine import device_name
+from soma.forward.probes import Probes
 from soma.models.count import operations_per_token
 from soma.models.lstm import initialise, tensors
 from soma.models.spec import LSTMSpec
-from soma.probes import Probes
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 from soma.runs import RunSpec
-from soma.settings.training import Training
 from soma.training.learner import Shard
 from soma.training.methods.spsa import SPSALearner
 

@@ -33,12 +33,12 @@ from torch import Tensor
 
 from soma.estimators import spsa
 from soma.forward.engine import Engine
+from soma.forward.probes import Probes
 from soma.forward.reference import ReferenceEngine
 from soma.forward.torch_engine import TorchEngine
 from soma.models import lstm
 from soma.models.spec import LSTMSpec
-from soma.probes import Probes
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 from soma.training.adam import Adam
 
 EPS = 1e-3

@@ -25,13 +25,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from soma.accounting.machine import device_name
 from soma.inference import Ensemble
 from soma.inference.benchmark import REPEATS, WARM_UPS, measure, timed
 from soma.inference.route import PrefixRouter
-from soma.machine import device_name
 from soma.models.lstm import initialise, tensors
 from soma.models.spec import LSTMSpec
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 from soma.routing.features import Features
 from soma.routing.router import Router
 

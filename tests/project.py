@@ -59,7 +59,7 @@ class Project:
 
     def overlay(self, change: dict, base: str = "config/toy.yaml") -> str:
         """A copy of the toy overlay with a change merged in; returns its path."""
-        from soma.config import merge, read_yaml
+        from soma.config.campaign import merge, read_yaml
 
         path = self.folder / "config/changed.yaml"
         path.write_text(yaml.safe_dump(merge(read_yaml(self.folder / base), change)))

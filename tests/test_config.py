@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from soma.config import load, merge, read_yaml, resolve
-from soma.config_docs import readme, schema
+from soma.config.campaign import load, merge, read_yaml, resolve
+from soma.config.docs import readme, schema
 from soma.errors import SomaError
 from soma.plan import make_plan, settings_files
 

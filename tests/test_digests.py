@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from soma import meaning
-from soma.config import load
-from soma.digests import LEFT_OUT, STEPS, Package, code
+from soma.config.campaign import load
 from soma.errors import SomaError
-from soma.manifest import write_json
+from soma.files.atomic import write_json
 from soma.plan import MEASUREMENTS, make_plan
-from soma.workflow import RunCode
+from soma.workflow import meaning
+from soma.workflow.code import RunCode
+from soma.workflow.digests import LEFT_OUT, STEPS, Package, code
 from tests.project import ROOT
 
 TRAIN = "train/spsa/cpu"
@@ -228,7 +228,7 @@ def test_training_reaches_its_own_method_and_engine_and_no_other():
     assert {"forward/csrc/engine.cpp", "soma.estimators.spsa.estimate", "soma.training.loop.Trainer"} <= reached.keys()
     others = ("soma.forward.t", "soma.forward.reference", "soma.data.sources", "soma.data.download", "soma.inference")
     methods = ("soma.training.methods.bptt", "soma.training.methods.eggroll", "soma.estimators.eggroll")
-    products = ("soma.analysis", "soma.report", "soma.config", "soma.plan", "soma.cli")
+    products = ("soma.analysis", "soma.report", "soma.config.campaign", "soma.plan", "soma.cli")
     assert [name for name in reached if name.startswith((*others, *methods, *products))] == []
     assert not reached.keys() & LEFT_OUT.keys()
 

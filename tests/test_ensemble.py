@@ -1,11 +1,11 @@
 import numpy as np
 import torch
 
-from soma.ensemble import lstm_losses, mixture_losses, selected_losses
+from soma.evaluation.ensemble import lstm_losses, mixture_losses, selected_losses
 from soma.forward.engine import create
 from soma.models.lstm import initialise
 from soma.models.spec import LSTMSpec
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 SPEC = LSTMSpec(8, 1, 8)
 PREFIX, WINDOW = 5, 20

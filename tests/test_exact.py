@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from soma import exact
-from soma.rng import Stream
+from soma.numerics import exact
+from soma.numerics.rng import Stream
 
 U = Stream.named(0, "exact").uniform(20_000)
 

@@ -3,7 +3,8 @@ import os
 import pytest
 
 from soma.errors import SomaError
-from soma.manifest import atomic_directory, atomic_path, check_files, describe_files, read_json, write_json
+from soma.files.atomic import atomic_directory, atomic_path, read_json, write_json
+from soma.files.hashes import check_files, describe_files
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from soma.cli import main
-from soma.config import load, merge, read_yaml, resolve
+from soma.config.campaign import load, merge, read_yaml, resolve
 from soma.errors import SomaError
-from soma.manifest import write_json
+from soma.files.atomic import write_json
 from soma.plan import make_plan
 from soma.report.table import significant
 from tests.project import ROOT

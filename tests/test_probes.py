@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from soma.forward.probes import Probes, combine, unpack
 from soma.models.spec import LSTMSpec
-from soma.probes import Probes, combine, unpack
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 SPEC = LSTMSpec(8, 1, 8)
 

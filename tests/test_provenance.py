@@ -9,8 +9,8 @@ import pytest
 from snakemake.persistence import MetadataRecord
 from snakemake.persistence.file import FilePersistence
 
-from soma import provenance
 from soma.errors import SomaError
+from soma.workflow import provenance
 
 RESULTS = Path("results/one")
 LONG = f"{RESULTS}/{'long-name/' * 30}file.txt"

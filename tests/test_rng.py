@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from soma.rng import Stream, philox4x32
+from soma.numerics.rng import Stream, philox4x32
 
 
 def test_known_answers():

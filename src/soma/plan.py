@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from soma.config import Arm, Config, SeedRun
+from soma.config.campaign import Arm, Config, SeedRun
+from soma.config.training import Training
 from soma.errors import SomaError
 from soma.runs import RunSpec, operations_of, part_experts
-from soma.settings.training import Training
 
 
 @dataclass(frozen=True)
@@ -147,86 +147,6 @@ def make_plan(config: Config) -> Plan:
     arm_runs = {name: [runs[i] for i in ids] for name, ids in run_ids.items()}
     groups = _groups(config) | {name: tuple(group) for name, group in derived.items()}
     return Plan(config, arms, arm_runs, dict(sorted(runs.items())), groups)
-
-
-def settings_files(plan: Plan) -> dict[str, Any]:
-    """Return the settings that each rule reads, as JSON: one entry per rule or run, so that an edit reruns only the
-    rules it affects.
-    """
-    config = plan.config
-    data = config.data.model_dump(mode="json")
-    by_position = {r: {k: data[r][k] for k in ("source", "every", "at")} for r in ("validation", "test")}
-    encode: dict[str, Any] = {
-        role: {"train": data["train"], **by_position, "separator": data["separator"]}
-        for role in ("train", "validation", "test")
-    }
-    encode["external"] = {"external": {"source": data["external"]["source"]}, "separator": data["separator"]}
-    shape = {k: data[k] for k in ("window", "prefix", "expert_validation")}
-    sets = {
-        role: {"seed": config.seed, "data": {**shape, **by_position, role: data[role]}}
-        for role in ("validation", "test", "external")
-    }
-    windows = {"seed": config.seed, "window": config.data.window}
-    routing = config.routing.model_dump(mode="json")
-    features = {k: routing[k] for k in ("features", "min_df", "svd", "sample")}
-    # Tables do not depend on device or speed; the division of a run into jobs determines where its files are.
-    compute = {"experts_per_job": config.compute.experts_per_job}
-    return {
-        "source-train": {"source": data["train"]},
-        "source-external": {"source": data["external"]["source"]},
-        **{f"source-{r}": {"source": s} for r, v in by_position.items() if (s := v["source"]) is not None},
-        **{f"encode-{role}": value for role, value in encode.items()},
-        **{f"set-{role}": value for role, value in sets.items()},
-        "features": {**windows, "routing": features},
-        "vectors": windows,
-        "router": {"seed": config.seed, "routing": routing},
-        "assign": {**windows, "prefix": config.data.prefix},
-        "shard": {**windows, "expert_validation": config.data.expert_validation},
-        **{f"run-{run.id}": run.model_dump(mode="json") for run in plan.runs.values()},
-        **{f"evaluate-{group}": _evaluation(plan, group) for group in plan.groups},
-        "choose": _searched(plan),
-        **{f"measure-{name}": _measurement(plan, name) for name in MEASUREMENTS},
-        "compute": config.compute.model_dump(mode="json"),
-        "campaign": config.model_dump(mode="json", exclude={"compute"}) | {"compute": compute},
-    }
-
-
-def _evaluation(plan: Plan, group: str) -> list[dict[str, Any]]:
-    """Return every run of a group with the numbers of experts to average."""
-    return [plan.published(run) | {"active": plan.active_counts(arm)} for run, arm in plan.group_runs(group).values()]
-
-
-def _searched(plan: Plan) -> dict[str, list[list[dict[str, Any]]]]:
-    """Return the candidate settings of each tuned arm; each lists the runs to test if it is chosen."""
-    tuning = plan.config.products.tuning
-
-    def entries(arm: str) -> list[dict[str, Any]]:
-        return [plan.published(run) | {"active": [plan.arms[arm].active]} for run in plan.arm_runs[arm]]
-
-    return {base: [entries(arm) for arm in tuning.variants(base)] for base in tuning.bases}
-
-
-def _measurement(plan: Plan, name: str) -> dict[str, Any]:
-    """Return the runs of a measurement and the settings of its product."""
-    products = plan.config.products.model_dump(mode="json")
-    runs = [plan.published(run) for run in plan.measured_runs(name)]
-    out: dict[str, Any] = {"seed": plan.config.seed, "runs": runs, "milestones": name in EARLY}
-    product = "estimators" if name == "estimator-variance" else name
-    out["product"] = {key: value for key, value in products[product].items() if key not in ("arms", "arm")}
-    if name == "inference":
-        out["active"] = [
-            plan.arms[arm].active for arm in plan.config.products.inference.arms for _ in plan.arm_runs[arm]
-        ]
-    if name == "active":
-        out["product"]["pair_runs"] = [run.id for run in plan.arm_runs[plan.config.products.active.pairs]]
-    if name == "estimator-variance":
-        settings = [plan.arm_runs[arm][0].settings for arm in plan.config.products.estimators.arms]
-        arms = plan.config.products.estimators.arms
-        out["estimators"] = [
-            {"arm": arm, "probe": s.probe, "difference": s.difference, "n_pert": s.n_pert}
-            for arm, s in zip(arms, settings, strict=True)
-        ]
-    return out
 
 
 def _named_arms(config: Config) -> dict[str, Arm]:

@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
+from soma.config.base import Model
+from soma.config.training import Training
 from soma.models.count import ensemble_parameters, spsa_forwards, training_operations
 from soma.models.gru_spec import GRUSpec
 from soma.models.gru_spec import operations_per_token as gru_operations_per_token
 from soma.models.spec import LSTMSpec
-from soma.settings.base import Model
-from soma.settings.training import Training
 
 
 class RunSpec(Model):

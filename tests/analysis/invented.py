@@ -7,11 +7,11 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 
+from soma.accounting.cost import Ledger
 from soma.analysis.costs import run_costs
-from soma.config import load
-from soma.cost import Ledger
+from soma.config.campaign import load
+from soma.evaluation.rows import COLUMNS, ITERATES
 from soma.plan import Plan, make_plan
-from soma.rows import COLUMNS, ITERATES
 from soma.runs import RunSpec
 
 ROOT = Path(__file__).parent.parent.parent

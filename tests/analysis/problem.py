@@ -8,7 +8,7 @@ import torch
 
 from soma.models import lstm
 from soma.models.spec import LSTMSpec
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 SPEC = LSTMSpec(4, 1, 4)
 

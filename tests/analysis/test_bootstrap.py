@@ -1,7 +1,7 @@
 import numpy as np
 
 from soma.analysis.bootstrap import DocumentBootstrap, percentile_interval, seed_interval
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 
 def test_intervals_cover_the_truth_as_often_as_they_say():

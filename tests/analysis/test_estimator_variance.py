@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from soma.analysis.estimator_variance import estimator_variance
-from soma.analysis.gradients import exact_gradients
-from soma.analysis.variance import activity
 from soma.estimators import spsa
+from soma.forward.probes import Probes
 from soma.forward.torch_engine import TorchEngine
-from soma.probes import Probes
-from soma.rng import Stream
+from soma.measurements.estimator_variance import estimator_variance
+from soma.measurements.gradients import exact_gradients
+from soma.measurements.variance import activity
+from soma.numerics.rng import Stream
 from tests.analysis.problem import SPEC, assert_near, ensemble
 
 ENGINE = TorchEngine(torch.device("cpu"), torch.float64)

@@ -6,7 +6,7 @@ import pytest
 
 from soma.analysis.evidence import evidence
 from soma.analysis.verdict import judge
-from soma.config import load
+from soma.config.campaign import load
 from soma.plan import make_plan
 from tests.analysis.invented import ROOT
 

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 
-from soma.analysis.experts import active_experts, complementarity, pairs
-from soma.ensemble import mixture_losses
+from soma.evaluation.ensemble import mixture_losses
+from soma.measurements.active import active_experts, complementarity, pairs
 
 
 def losses(windows=12, experts=5, scored=20, seed=0):

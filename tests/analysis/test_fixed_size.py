@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from soma.analysis import fixed_size
-from soma.config import load
+from soma.config.campaign import load
 from soma.errors import SomaError
+from soma.evaluation.rows import COLUMNS
 from soma.plan import make_plan
-from soma.rows import COLUMNS
 
 ROOT = Path(__file__).parent.parent.parent
 PLAN = make_plan(load(ROOT / "config/config.yaml", ROOT / "config/toy.yaml"))

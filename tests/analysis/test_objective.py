@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from soma.analysis import objective
-from soma.analysis.gradients import exact_gradients
-from soma.analysis.objective import Pool, batch_probe_trade_off, measure_pool, separable_variance
 from soma.estimators.spsa import estimate
+from soma.forward.probes import Probes
 from soma.forward.torch_engine import TorchEngine
-from soma.probes import Probes
-from soma.rng import Stream
+from soma.measurements.gradients import exact_gradients
+from soma.measurements.objective import Pool, batch_probe_trade_off, measure_pool, separable_variance
+from soma.numerics.rng import Stream
 from tests.analysis.problem import SPEC, assert_near, ensemble
 
 CPU = torch.device("cpu")

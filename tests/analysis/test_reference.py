@@ -5,12 +5,12 @@ import pandas as pd
 import pytest
 import torch
 
-from soma.analysis.gradients import exact_gradients
-from soma.analysis.reference import cosine_distance, estimate_errors
 from soma.estimators.spsa import estimate
+from soma.forward.probes import Probes
 from soma.forward.torch_engine import TorchEngine
-from soma.probes import Probes
-from soma.rng import Stream
+from soma.measurements.gradients import exact_gradients
+from soma.measurements.reference import cosine_distance, estimate_errors
+from soma.numerics.rng import Stream
 from tests.analysis.problem import SPEC, assert_near, ensemble
 
 TORCH = TorchEngine(torch.device("cpu"))

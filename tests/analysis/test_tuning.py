@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from soma.analysis import tuning
-from soma.config import load
+from soma.config.campaign import load
 from soma.errors import SomaError
-from soma.manifest import read_json, write_json
+from soma.files.atomic import read_json, write_json
 from soma.plan import make_plan, settings_files
 from soma.steps.choose import choose
 from tests.analysis.invented import ROOT, losses

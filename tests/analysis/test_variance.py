@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from soma.analysis import gradients
-from soma.analysis.gradients import exact_gradients, sequence_gradients
-from soma.analysis.variance import activity, ensemble_variance
 from soma.estimators.bptt import gradient
 from soma.estimators.spsa import estimate
+from soma.forward.probes import Probes
 from soma.forward.reference import ReferenceEngine
 from soma.forward.torch_engine import TorchEngine
-from soma.probes import Probes
-from soma.rng import Stream
+from soma.measurements.gradients import exact_gradients, sequence_gradients
+from soma.measurements.variance import activity, ensemble_variance
+from soma.numerics.rng import Stream
 from tests.analysis.problem import SPEC, assert_near, ensemble
 
 CPU = torch.device("cpu")

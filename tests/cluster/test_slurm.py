@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from soma.manifest import sha256_file
+from soma.files.hashes import sha256_file
 from tests.cluster.slurm import MISSING, Slurm
 from tests.project import Project
 
@@ -41,7 +41,7 @@ OVERLAY = "config/changed.yaml"
 EXPERTS, SHARED = ("soma-n2-s0/000-000", "soma-n2-s0/001-001"), "spsa-n1-p8-s0/000-000"
 PARTS = (*EXPERTS, SHARED)
 RULES = [
-    *("download", "encode", "evaluation_set", "features", "vectors", "fit_router", "assign", "shard"),
+    *("download", "encode", "evaluation_set", "features", "vectors", "build_router", "assign", "shard"),
     *("train_seed", "train_expert_with_leg", "evaluate", "measure", "summarise", "table"),
 ]
 """All but `choose`, `evaluate_chosen`, `figure` and those that need a whole campaign."""

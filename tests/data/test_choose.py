@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from corpora import prose
 
-from soma.data.choose import build_external, build_held_out, deal, spread_offsets
+from soma.config.data import Data, External, FineWebSource, HeldOut, PackageSource, TextSource
+from soma.data.build_sets import build_external, build_held_out, deal, spread_offsets
 from soma.data.download import download
 from soma.data.encode import encode, role_source
 from soma.data.sets import TestSet, ValidationSet, open_external, open_test, open_validation
 from soma.data.windows import TrainWindows, expert_validation_mask
 from soma.errors import SomaError
-from soma.manifest import sha256_file
-from soma.rng import Stream
-from soma.settings.data import Data, External, FineWebSource, HeldOut, PackageSource, TextSource
+from soma.files.hashes import sha256_file
+from soma.numerics.rng import Stream
 
 W = 256
 

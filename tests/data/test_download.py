@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from soma.config.data import FineWebSource, PackageSource, TextSource
 from soma.data import download as step
 from soma.data.download import download, open_documents
 from soma.data.sources import Document, Part, parts
 from soma.errors import SomaError
-from soma.manifest import sha256_file
-from soma.settings.data import FineWebSource, PackageSource, TextSource
+from soma.files.hashes import sha256_file
 
 
 def source(fineweb: Path, **settings: Any) -> FineWebSource:

@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from soma.config.data import Data, External, FineWebSource, HeldOut, PackageSource, TextSource
 from soma.data import encode as step
 from soma.data.download import download, open_documents
 from soma.data.encode import Role, encode, normalised, read_encoded, role_source
 from soma.errors import SomaError
-from soma.manifest import read_json, sha256_file
-from soma.settings.data import Data, External, FineWebSource, HeldOut, PackageSource, TextSource
+from soma.files.atomic import read_json
+from soma.files.hashes import sha256_file
 
 HELD: tuple[Role, ...] = ("train", "validation", "test")
 

@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 from corpora import FINEWEB_COLUMNS, ROWS, fineweb_table, write_fineweb_file
 
+from soma.config.data import FineWebSource, PackageSource, Source, TextSource, WikiTextSource
 from soma.data.sources import Document, parts, same_ids
 from soma.data.sources import text as text_source
 from soma.data.sources.fineweb import spread_row_groups
 from soma.data.sources.wikitext import split_at_headings
 from soma.errors import SomaError
-from soma.rng import Stream
-from soma.settings.data import FineWebSource, PackageSource, Source, TextSource, WikiTextSource
+from soma.numerics.rng import Stream
 
 
 def read(source: Source) -> list[Document]:

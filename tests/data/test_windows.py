@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from soma.config.data import Data, TextSource
 from soma.data import windows as module
 from soma.data.download import download
 from soma.data.encode import encode
 from soma.data.windows import TrainWindows, expert_validation_mask
 from soma.errors import SomaError
-from soma.rng import Stream
-from soma.settings.data import Data, TextSource
+from soma.numerics.rng import Stream
 
 
 @pytest.fixture

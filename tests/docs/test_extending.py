@@ -5,7 +5,7 @@ from tests.examples import blocks, imported
 from tests.project import ROOT
 from tests.training.small_runs import spec, trained, trainer
 
-from soma.config import load, merge, read_yaml, resolve
+from soma.config.campaign import load, merge, read_yaml, resolve
 from soma.plan import make_plan
 from soma.training.learner import LEARNERS, learner_of
 from soma.training.methods.spsa import SPSALearner

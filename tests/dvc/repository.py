@@ -14,8 +14,8 @@ import pandas as pd
 import yaml
 
 from soma.analysis.verdict import Difference
-from soma.config import merge, read_yaml, resolve
-from soma.manifest import write_json
+from soma.config.campaign import merge, read_yaml, resolve
+from soma.files.atomic import write_json
 from soma.plan import Plan, make_plan
 from soma.report.metrics import metrics
 from tests.project import ROOT, Project, planned_jobs

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from soma.steps.campaign import ADOPTIONS
+from soma.workflow.manifest import ADOPTIONS
 from tests.dvc.repository import OVERLAY, RESULTS, Repository
 
 pytestmark = pytest.mark.dvc

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from soma.provenance import packed
+from soma.workflow.provenance import packed
 from tests.dvc.repository import OVERLAY, RESULTS, TABLE
 
 pytestmark = pytest.mark.dvc

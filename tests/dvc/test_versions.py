@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from soma.provenance import packed
+from soma.workflow.provenance import packed
 from tests.dvc.repository import RESULTS, TABLE, write_metrics
 
 pytestmark = pytest.mark.dvc

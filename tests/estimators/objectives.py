@@ -5,9 +5,9 @@ import torch
 
 from soma.estimators import spsa
 from soma.forward.engine import Engine
+from soma.forward.probes import Probes
 from soma.models.spec import LSTMSpec
-from soma.probes import Probes
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 SPEC = LSTMSpec(8, 1, 8)
 M = SPEC.size

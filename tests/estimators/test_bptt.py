@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from soma.config.training import Training
 from soma.estimators.bptt import gradient
 from soma.forward.engine import create
 from soma.forward.head import decoder_gradient
@@ -9,9 +10,8 @@ from soma.forward.torch_engine import TorchEngine
 from soma.models import lstm
 from soma.models.count import operations_per_token
 from soma.models.spec import LSTMSpec
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 from soma.runs import operations_of
-from soma.settings.training import Training
 from tests.estimators.watch import Watch
 
 

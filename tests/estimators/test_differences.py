@@ -7,15 +7,15 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from soma.config.training import Difference, Training
 from soma.estimators import spsa
 from soma.forward.engine import create
+from soma.forward.probes import ProbeKind, Probes
 from soma.models import lstm
 from soma.models.count import spsa_forwards
 from soma.models.spec import LSTMSpec
-from soma.probes import ProbeKind, Probes
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 from soma.runs import operations_of
-from soma.settings.training import Difference, Training
 from tests.estimators.objectives import SPEC, G, M, estimate, linear
 
 DIFFERENCES = get_args(Difference)

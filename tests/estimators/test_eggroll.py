@@ -13,7 +13,7 @@ from soma.estimators.rank_one import GRID, MAX_PAIRS, Members, Noise, _philox
 from soma.models import gru
 from soma.models.gru_spec import GRUSpec
 from soma.models.spec import Slot
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 from tests.estimators.watch import Watch
 
 SPEC = GRUSpec(5, 2)

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from soma.estimators import spsa
+from soma.forward.probes import Probes
 from soma.models.spec import LSTMSpec
-from soma.probes import Probes
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 from tests.estimators.objectives import SPEC, G, M, Objective, estimate, linear
 
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from soma.estimators.spsa import central_differences
+from soma.forward.probes import Probes
 from soma.models.spec import LSTMSpec
-from soma.probes import Probes
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 SPEC = LSTMSpec(4, 1, 4)
 N, M = 3, 3 * SPEC.size

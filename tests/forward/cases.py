@@ -14,10 +14,10 @@ from torch import Tensor
 
 from soma.forward import cpu
 from soma.forward.engine import Engine
+from soma.forward.probes import ProbeKind, Probes
 from soma.models import lstm
 from soma.models.lstm import LSTMSpec
-from soma.probes import ProbeKind, Probes
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 KERNELS = [f"cpu-{isa}" for isa in cpu.INSTRUCTION_SETS if cpu.library(isa) is not None]
 """The compiled kernels that this machine runs."""

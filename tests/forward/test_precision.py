@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 import torch
 
-from soma.analysis.precision import difference_errors
 from soma.forward.engine import create
 from soma.forward.precision import PRECISIONS, round_mantissa, rounded_products
+from soma.forward.probes import Probes
 from soma.forward.torch_engine import TorchEngine
+from soma.measurements.precision import difference_errors
 from soma.models.lstm import initialise
 from soma.models.spec import LSTMSpec
-from soma.probes import Probes
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 
 def test_rounding_to_bfloat16_is_torchs():

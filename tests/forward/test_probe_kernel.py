@@ -1,4 +1,4 @@
-"""Probes and their combination in C++ against soma.probes, bit for bit."""
+"""Probes and their combination in C++ against soma.forward.probes, bit for bit."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 import torch
 from cases import KERNELS, make_case
 
-from soma.probes import combine
-from soma.rng import Stream
+from soma.forward.probes import combine
+from soma.numerics.rng import Stream
 
 pytestmark = pytest.mark.parametrize("name", KERNELS)
 

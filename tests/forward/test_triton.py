@@ -18,12 +18,12 @@ import pytest
 import torch
 from cases import difference_error, make_case
 
+from soma.forward.probes import combine
 from soma.forward.reference import ReferenceEngine
 from soma.forward.torch_engine import TorchEngine
 from soma.models import lstm
 from soma.models.spec import LSTMSpec
-from soma.probes import combine
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 with pytest.MonkeyPatch.context() as patch:
     # Triton decides when a kernel is defined, those of its own library included; nothing before here imports it.

@@ -13,10 +13,10 @@ import pytest
 from tiny_model import EXPERTS, PREFIX, SPEC, K, Tiny, weights
 
 from soma import cli
+from soma.config.training import Training
+from soma.files.atomic import write_json
 from soma.inference import Ensemble
-from soma.manifest import write_json
 from soma.runs import RunSpec
-from soma.settings.training import Training
 from soma.training.checkpoint import ITERATES, publish, tensor_name
 
 

@@ -11,7 +11,7 @@ from tiny_model import EXPERTS, PREFIX, Tiny, rows_of
 
 from soma.errors import SomaError
 from soma.inference.route import PrefixRouter
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 from soma.routing.router import Router
 
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from tiny_model import EXPERTS, PREFIX, SPEC, Tiny, weights
 
-from soma.ensemble import lstm_losses, mixture_losses, selected_losses
 from soma.errors import SomaError
+from soma.evaluation.ensemble import lstm_losses, mixture_losses, selected_losses
 from soma.forward.cpu import INSTRUCTION_SETS
 from soma.forward.engine import create
 from soma.inference import compiled

@@ -13,16 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from soma.config.routing import Routing
 from soma.inference import Ensemble
 from soma.inference.card import Card
 from soma.inference.folder import export
 from soma.inference.route import PrefixRouter
 from soma.models.lstm import initialise
 from soma.models.spec import LSTMSpec
-from soma.rng import Stream
-from soma.routing.features import Features, fit_features, sample_ids, transform_all
-from soma.routing.router import Router, fit_router
-from soma.settings.routing import Routing
+from soma.numerics.rng import Stream
+from soma.routing.features import Features, build_features, sample_ids, transform_all
+from soma.routing.router import Router, build_router
 
 EXPERTS, K, PREFIX, WINDOW = 5, 3, 24, 80
 SPEC = LSTMSpec(12, 2, 8)
@@ -91,10 +91,10 @@ def make(directory: Path) -> Tiny:
     texts = article_texts(1200)
     corpus = ArrayOfWindows(rows_of(texts, 256))
     settings = Routing(min_df=3, svd=24, sample=800, features=3000)
-    features = fit_features(corpus, settings, 0, directory / "features")
+    features = build_features(corpus, settings, 0, directory / "features")
     transform_all(corpus, features, directory / "vectors.npy", workers=1)
     ids = sample_ids(len(corpus), settings, 0)
-    fit_router(directory / "vectors.npy", ids, features, EXPERTS, settings, 0, directory / "router")
+    build_router(directory / "vectors.npy", ids, features, EXPERTS, settings, 0, directory / "router")
     bodies, heads = weights(SPEC, EXPERTS, shared=False)
     record = write(directory / "model", bodies, heads, directory)
     return Tiny(texts, directory / "features", directory / "router", directory / "model", record)

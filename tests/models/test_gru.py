@@ -8,7 +8,7 @@ import torch
 
 from soma.models import gru
 from soma.models.gru_spec import GRUSpec, operations_per_token, rank_one_operations_per_token
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 SPEC = GRUSpec(5, 2)
 TOKENS = (Stream.named(0, "text").words(3 * 41).reshape(3, 41) % 256).astype(np.uint8)

@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from soma.cli import main
+from soma.commands.replay import Comparison, compare_runs, recorded
 from soma.errors import SomaError
 from soma.estimators import bptt, spsa
+from soma.files.atomic import read_json, write_json
+from soma.files.hashes import sha256_file
 from soma.forward import cpu
-from soma.manifest import read_json, sha256_file, write_json
 from soma.routing.artefact import seal
-from soma.steps.replay import Comparison, recorded, replay
-from soma.steps.train import Trainer
 from soma.training.checkpoint import load_tensors, save_tensors
+from soma.training.job import Trainer
 from tests.replay.tiny_campaign import PARTS, SPECS, train
 
 pytestmark = pytest.mark.skipif(not cpu.available(), reason="the compiled CPU engine is not built")
@@ -33,7 +34,7 @@ def by_piece(found: list[Comparison]) -> dict[tuple[str, str], Comparison]:
 
 def statuses(results: Path, *runs: str) -> dict[str, str]:
     """Status of every piece of some runs by what it is; with the field where something differs."""
-    found = replay(results, list(runs) or None, everything=not runs)
+    found = compare_runs(results, list(runs) or None, everything=not runs)
     return {c.what: c.status if c.field is None else f"{c.status}: {c.field}" for c in found}
 
 
@@ -66,7 +67,7 @@ def scaled(monkeypatch, factor: float) -> None:
 
 def test_everything_repeats_and_nothing_is_written(finished):
     before = tree(finished)
-    found = replay(finished, everything=True)
+    found = compare_runs(finished, everything=True)
     assert tree(finished) == before
     assert {c.status for c in found} == {"identical"}
     pieces = by_piece(found)
@@ -82,7 +83,7 @@ def test_everything_repeats_and_nothing_is_written(finished):
 
 
 def test_by_default_one_run_of_every_evaluation_is_scored(finished):
-    found = by_piece(replay(finished))
+    found = by_piece(compare_runs(finished))
     assert {what for run, what in found if run == "soma-n2-s0"} == {
         FIRST,
         LAST,
@@ -96,10 +97,10 @@ def test_first_legs_that_took_long_are_left_out_by_default(results):
     cost = read_json(results / SOMA / "cost.json")
     cost["ledger"]["seconds"]["update"] = 1000.0
     write_json(results / SOMA / "cost.json", cost)
-    found = by_piece(replay(results))
+    found = by_piece(compare_runs(results))
     assert ("soma-n2-s0", FIRST) not in found
     assert ("soma-n2-s0", LAST) in found
-    assert ("soma-n2-s0", FIRST) in by_piece(replay(results, ["soma-n2-s0"]))
+    assert ("soma-n2-s0", FIRST) in by_piece(compare_runs(results, ["soma-n2-s0"]))
 
 
 def test_a_flipped_bit_in_a_weight(results):
@@ -114,7 +115,7 @@ def test_an_edited_weight_that_was_signed_again(results):
     tensors["001.00000020.last.body"].view(torch.int32)[3] ^= 1
     save_tensors(path, tensors, facts)
     edit_json(results / SOMA / "run.json", weights_sha256=sha256_file(path))
-    found = by_piece(replay(results, ["soma-n2-s0"]))
+    found = by_piece(compare_runs(results, ["soma-n2-s0"]))
     assert found["soma-n2-s0", FIRST].status == "identical"  # it does not come so far
     last = found["soma-n2-s0", LAST]
     assert (last.status, last.field, last.expert, last.update) == ("differs", "001.00000020.last.body", 1, 20)
@@ -161,7 +162,7 @@ def test_changed_text(results):
 @pytest.mark.parametrize("factor", [-1.0, 1 + 1e-6])
 def test_an_edited_estimator(results, monkeypatch, factor):
     scaled(monkeypatch, factor)
-    found = by_piece(replay(results, everything=True))
+    found = by_piece(compare_runs(results, everything=True))
     assert found["soma-n2-s0", FIRST].status == "differs"
     assert found["soma-n2-s0", FIRST].field == "train_loss"
     assert found["soma-n2-s0", LAST].status == "differs"
@@ -176,7 +177,7 @@ def test_a_record_from_before_repeats_was_written_agrees_to_digits(results, monk
     write_json(results / SOMA / "run.json", record)
     with monkeypatch.context() as edited:
         scaled(edited, 1 + 1e-6)
-        found = by_piece(replay(results, ["soma-n2-s0"]))["soma-n2-s0", FIRST]
+        found = by_piece(compare_runs(results, ["soma-n2-s0"]))["soma-n2-s0", FIRST]
         assert (found.status, found.digits >= 4) == ("agrees", True)
         assert "recorded before" in found.reason
     scaled(monkeypatch, -1.0)
@@ -192,7 +193,7 @@ def test_backpropagation_may_round_otherwise(finished, monkeypatch, noise, statu
         return body + noise * body.roll(1), head, loss
 
     monkeypatch.setattr(bptt, "gradient", gradient)
-    found = by_piece(replay(finished, ["bptt-n1-s0"]))["bptt-n1-s0", FIRST]
+    found = by_piece(compare_runs(finished, ["bptt-n1-s0"]))["bptt-n1-s0", FIRST]
     assert found.status == status
     assert (found.digits or 0) >= 4 or status == "differs"
     assert ("torch" in found.reason) == (status == "agrees")
@@ -206,7 +207,7 @@ def test_another_engine_than_the_recorded_one(finished, monkeypatch):
 
     real = recorded.create
     monkeypatch.setattr(recorded, "create", create)
-    found = by_piece(replay(finished, ["soma-n2-s0"]))
+    found = by_piece(compare_runs(finished, ["soma-n2-s0"]))
     assert {c.status for c in found.values()} == {"agrees"}
     assert {c.reason for c in found.values()} == {"recorded by the engine cpu, replayed by torch"}
 
@@ -221,7 +222,7 @@ def test_an_edited_history_row(results, column, row, piece):
     known = history.loc[history.index[row], column]
     history.loc[history.index[row], column] = "0" * 64 if isinstance(known, str) else np.nextafter(known, 10)
     history.to_parquet(path)
-    found = by_piece(replay(results, ["soma-n2-s0"]))["soma-n2-s0", piece]
+    found = by_piece(compare_runs(results, ["soma-n2-s0"]))["soma-n2-s0", piece]
     assert (found.status, found.field, found.expert) == ("differs", column, row % 2)
     assert found.update == (5 if piece == FIRST else 20)
 
@@ -290,7 +291,7 @@ def test_a_damaged_leg(results):
 def test_what_is_not_here_is_one_line(results, missing, piece, capsys):
     path = results / missing
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    found = by_piece(replay(results, ["soma-n2-s0"]))["soma-n2-s0", piece]
+    found = by_piece(compare_runs(results, ["soma-n2-s0"]))["soma-n2-s0", piece]
     assert found.status == "not here"
     assert f"dvc pull {results}" in found.reason
     assert main(["replay", str(results), "soma-n2-s0"]) == 1  # asked for by name

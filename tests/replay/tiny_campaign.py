@@ -9,20 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from soma.config.data import Data, TextSource
+from soma.config.routing import Routing
+from soma.config.training import Training
 from soma.data.download import download
 from soma.data.encode import encode
 from soma.data.sets import TestSet, ValidationSet, write_set
 from soma.data.windows import TrainWindows
-from soma.manifest import write_json
-from soma.routing.features import Features, fit_features, sample_ids, transform_all
-from soma.routing.router import Router, assign_all, fit_router
+from soma.files.atomic import write_json
+from soma.routing.features import Features, build_features, sample_ids, transform_all
+from soma.routing.router import Router, assign_all, build_router
 from soma.routing.shards import build_shards
 from soma.runs import RunSpec
-from soma.settings.data import Data, TextSource
-from soma.settings.routing import Routing
-from soma.settings.training import Training
 from soma.steps.evaluate import evaluate_group
-from soma.steps.train import train_part
+from soma.training.job import train_part
 from tests.inference.tiny_model import article_texts, rows_of
 from tests.training import small_runs
 
@@ -91,10 +91,10 @@ def _data(results: Path, work: Path) -> None:
     encode("train", Data(train=source), work / "source", results / "corpus/train")
     windows = TrainWindows(results / "corpus/train", WINDOW)
     routing = Routing(min_df=3, svd=8, sample=400, features=500)
-    features = fit_features(windows, routing, 0, results / "routing/features")
+    features = build_features(windows, routing, 0, results / "routing/features")
     transform_all(windows, features, work / "vectors.npy", workers=1)
     router = results / "routing/router-n2"
-    fit_router(work / "vectors.npy", sample_ids(len(windows), routing, 0), features, EXPERTS, routing, 0, router)
+    build_router(work / "vectors.npy", sample_ids(len(windows), routing, 0), features, EXPERTS, routing, 0, router)
     loaded = Router.load(router, Features.load(results / "routing/features"))
     assign_all(work / "vectors.npy", loaded, work / "labels.npy")
     validation, labels = np.arange(len(windows)) % 8 == 0, np.load(work / "labels.npy", allow_pickle=False)

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
-from soma.config import load, merge, read_yaml, resolve
+from soma.config.campaign import load, merge, read_yaml, resolve
 from soma.plan import Plan, make_plan
 from soma.report.colours import arm_looks, count_looks
 from soma.report.figures import overlay

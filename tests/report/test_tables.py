@@ -12,7 +12,7 @@ import pytest
 
 from soma.analysis import backpropagation, continuations, controls, fixed_size, sweep, tuning
 from soma.analysis.verdict import Difference
-from soma.config import load
+from soma.config.campaign import load
 from soma.plan import Plan, make_plan
 from soma.report import summary
 from soma.report.claims import Judged, verdicts

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from soma.config.routing import Routing
 from soma.routing.features import Features
 from soma.routing.router import Router
-from soma.settings.routing import Routing
 
 
 @dataclass

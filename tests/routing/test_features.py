@@ -11,11 +11,11 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 from threadpoolctl import threadpool_limits
 
+from soma.config.routing import Routing
 from soma.errors import SomaError
-from soma.manifest import read_json
-from soma.rng import Stream
-from soma.routing.features import Features, fit_features, open_vectors, sample_ids, transform_all
-from soma.settings.routing import Routing
+from soma.files.atomic import read_json
+from soma.numerics.rng import Stream
+from soma.routing.features import Features, build_features, open_vectors, sample_ids, transform_all
 
 
 def test_equals_a_plain_scikit_learn_pipeline(made: Made) -> None:
@@ -51,9 +51,9 @@ def test_streaming_is_independent_of_workers_and_chunks(made: Made, tmp_path: Pa
 
 def test_fitting_again_gives_the_same_bytes(made: Made, tmp_path: Path) -> None:
     with threadpool_limits(2):
-        again = fit_features(made.windows, made.settings, 0, tmp_path / "f")
+        again = build_features(made.windows, made.settings, 0, tmp_path / "f")
     assert again.id == made.features.id
-    other_seed = fit_features(made.windows, made.settings, 1, tmp_path / "g")
+    other_seed = build_features(made.windows, made.settings, 1, tmp_path / "g")
     assert other_seed.id != made.features.id
 
 
@@ -72,7 +72,7 @@ def test_invalid_utf8_is_dropped_and_windows_without_words_are_blank(made: Made,
 
 def test_blank_windows_of_the_sample_are_recorded(tmp_path: Path) -> None:
     texts = [b"alpha beta", b"beta gamma", b"alpha gamma", b"...", b"beta alpha"] * 2
-    fit_features(ArrayWindows(to_rows(texts)), Routing(min_df=2), 0, tmp_path / "f")
+    build_features(ArrayWindows(to_rows(texts)), Routing(min_df=2), 0, tmp_path / "f")
     record = read_json(tmp_path / "f" / "features.json")
     assert record["blank_in_sample"] == 2
     # Three words cannot span 128 dimensions: reduced, and both numbers are on record.
@@ -83,7 +83,7 @@ def test_blank_windows_of_the_sample_are_recorded(tmp_path: Path) -> None:
 def test_too_small_a_vocabulary_is_one_sentence(texts: list[bytes], tmp_path: Path) -> None:
     rows = to_rows(texts) if texts else np.empty((0, 512), np.uint8)
     with pytest.raises(SomaError, match=r"routing\.min_df = 2 .* lower routing\.min_df"):
-        fit_features(ArrayWindows(rows), Routing(min_df=2), 0, tmp_path / "f")
+        build_features(ArrayWindows(rows), Routing(min_df=2), 0, tmp_path / "f")
     assert list(tmp_path.iterdir()) == []
 
 

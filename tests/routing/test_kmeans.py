@@ -9,7 +9,7 @@ from scipy.optimize import linear_sum_assignment
 from threadpoolctl import threadpool_limits
 
 from soma.errors import SomaError
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 from soma.routing.kmeans import BalancedFit, balanced_kmeans, similarities
 
 Floats = NDArray[np.float32]

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from routing_corpus import ArrayWindows, Made
 
 from soma.errors import SomaError
-from soma.manifest import read_json
-from soma.rng import Stream
-from soma.routing.features import fit_features, open_vectors, sample_ids
-from soma.routing.router import Router, agreement, assign_all, describe, fit_router
+from soma.files.atomic import read_json
+from soma.numerics.rng import Stream
+from soma.routing.features import build_features, open_vectors, sample_ids
+from soma.routing.router import Router, agreement, assign_all, build_router, describe
 
 PREFIX = 128
 
@@ -148,7 +148,7 @@ def test_the_record_counts_what_the_arrays_hold(made: Made) -> None:
 
 def test_fitting_again_gives_the_same_bytes(made: Made, tmp_path: Path) -> None:
     ids = sample_ids(1500, made.settings, 0)
-    fit_router(made.vectors, ids, made.features, 7, made.settings, 0, tmp_path / "r")
+    build_router(made.vectors, ids, made.features, 7, made.settings, 0, tmp_path / "r")
     for name in ("router.json", "router.npz"):
         assert (tmp_path / "r" / name).read_bytes() == (made.directory / "router" / name).read_bytes()
 
@@ -182,11 +182,11 @@ def test_a_damaged_folder_is_refused(made: Made, tmp_path: Path, name: str, dama
 
 
 def test_other_features_are_refused(made: Made, tmp_path: Path) -> None:
-    other = fit_features(made.windows, made.settings.model_copy(update={"svd": 8}), 0, tmp_path / "f")
+    other = build_features(made.windows, made.settings.model_copy(update={"svd": 8}), 0, tmp_path / "f")
     with pytest.raises(SomaError, match="fitted on other features"):
         Router.load(made.directory / "router", other)
     with pytest.raises(SomaError, match="does not fit"):
-        fit_router(made.vectors, np.arange(100), other, 2, made.settings, 0, tmp_path / "r")
+        build_router(made.vectors, np.arange(100), other, 2, made.settings, 0, tmp_path / "r")
     with pytest.raises(SomaError, match="48 dimensions where the router has 8"):
         assign_all(made.vectors, replace(made.router, features=other), tmp_path / "labels.npy")
     assert not (tmp_path / "r").exists()

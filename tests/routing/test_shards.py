@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from soma.errors import SomaError
-from soma.manifest import read_json
-from soma.rng import Stream
+from soma.files.atomic import read_json
+from soma.numerics.rng import Stream
 from soma.routing.shards import Shards, build_shards
 
 N, K = 1003, 4

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from soma.config.training import Training
 from soma.forward.engine import create
 from soma.runs import RunSpec
-from soma.settings.training import Training
 from soma.training.learner import Shard, learner_of
 from soma.training.loop import Interrupted, Trainer, restore_state, save_state
 from tests.project import ROOT

@@ -22,9 +22,9 @@ import numpy as np
 import pytest
 import torch
 
+from soma.config.training import Training
 from soma.forward import cpu
 from soma.runs import RunSpec
-from soma.settings.training import Training
 from soma.training.learner import Shard, learner_of
 from soma.training.loop import Trainer
 from tests.project import ROOT

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from soma.settings.training import Difference
+from soma.config.training import Difference
 from tests.training.small_runs import assert_resumed, spec, trained, trainer
 
 ALTERNATING = {"difference": "alternating", "probe": "gaussian"}

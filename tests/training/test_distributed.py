@@ -12,14 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from soma.config.data import Data, TextSource
 from soma.data.download import download
 from soma.data.encode import encode
 from soma.data.windows import TrainWindows, expert_validation_mask
+from soma.files.atomic import write_json
+from soma.files.hashes import sha256_file
 from soma.forward.distributed import _share
-from soma.manifest import sha256_file, write_json
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 from soma.routing.shards import build_shards
-from soma.settings.data import Data, TextSource
 from soma.training.checkpoint import MILESTONES, WEIGHTS, load_tensors
 from tests.project import ROOT
 from tests.training.small_runs import spec

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from soma.cli import main
+from soma.config.data import Data, TextSource
 from soma.data.download import download
 from soma.data.encode import encode
 from soma.data.windows import TrainWindows
-from soma.manifest import sha256_file
+from soma.files.hashes import sha256_file
 from soma.routing.shards import build_shards
-from soma.settings.data import Data, TextSource
 from soma.training import checkpoint
 from tests.project import ROOT
 from tests.training.small_runs import WINDOW, spec

@@ -10,12 +10,12 @@ from soma.data.sets import ValidationSet
 from soma.errors import SomaError
 from soma.estimators import bptt, spsa
 from soma.estimators.eggroll import read_streams
-from soma.evaluate import evaluate
+from soma.evaluation.documents import evaluate
 from soma.forward.engine import create
+from soma.forward.probes import Probes
 from soma.models import gru
 from soma.models.lstm import initialise
-from soma.probes import Probes
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 from soma.training.adam import Adam
 from soma.training.checkpoint import MEMORY, Checkpoints, tensor_name
 from soma.training.learner import Start, learner_of

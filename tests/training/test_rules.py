@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from soma.settings.training import Plateau
+from soma.config.training import Plateau
 from soma.training.adam import Adam
 from soma.training.plateau import PlateauState, observe, scheduled
 

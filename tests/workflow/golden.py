@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
+from soma.accounting.machine import device_name
+from soma.files.hashes import sha256_file
 from soma.forward.cpu import CpuEngine, available
-from soma.machine import device_name
-from soma.manifest import sha256_file
 
 FOLDER = Path(__file__).parent / "golden"
 TABLES = (

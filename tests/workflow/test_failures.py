@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from soma.accounting.cost import Ledger, actual_elapsed_seconds
 from soma.cli import main
-from soma.cost import Ledger, actual_elapsed_seconds
-from soma.manifest import sha256_file
+from soma.files.hashes import sha256_file
 from tests.project import Project, planned_jobs
 from tests.workflow.processes import train_command, wait_for
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from soma.manifest import sha256_file
+from soma.files.hashes import sha256_file
 from soma.report.summary import BEGIN
 from soma.runs import part_experts
 from tests.project import Project

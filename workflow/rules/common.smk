@@ -4,15 +4,16 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-from soma import provenance, unwritable
-from soma.digests import code
+from soma.workflow import provenance
+from soma.files import disk_errors as unwritable
+from soma.workflow.digests import code
 from soma.errors import SomaError
-from soma.manifest import write_json
+from soma.files.atomic import write_json
 from soma.plan import EARLY, TIMED
 from soma.plan import MEASUREMENTS as MEASUREMENTS_OF_RUNS
 from soma.plan import make_plan, settings_files
-from soma.steps.campaign import write_manifest
-from soma.workflow import RunCode, Settings, campaign_config
+from soma.commands.campaign import write_manifest
+from soma.workflow.code import RunCode, Settings, campaign_config
 
 
 @contextmanager

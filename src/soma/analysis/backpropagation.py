@@ -9,8 +9,8 @@ import pandas as pd
 
 from soma.analysis.bootstrap import Interval, interval_columns, percentile_interval, seed_interval
 from soma.analysis.scores import Scores
+from soma.numerics.rng import Stream
 from soma.plan import Plan
-from soma.rng import Stream
 
 
 def summarise(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:

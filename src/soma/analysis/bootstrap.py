@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 _CHUNK = 500  # draws whose counts are held in memory at once
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from soma.analysis.bootstrap import interval_columns, percentile_interval, seed_interval
 from soma.analysis.scores import Key, Scores
 from soma.errors import SomaError
+from soma.numerics.rng import Stream
 from soma.plan import Plan
-from soma.rng import Stream
 from soma.runs import RunSpec
 
 

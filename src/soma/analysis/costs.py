@@ -1,4 +1,4 @@
-"""The six cost quantities of every run, one row each, with unit and convention (soma.cost)."""
+"""The six cost quantities of every run, one row each, with unit and convention (soma.accounting.cost)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from soma import cost
-from soma.cost import Ledger
+from soma.accounting import cost
+from soma.accounting.cost import Ledger
 from soma.plan import Plan
 from soma.runs import part_experts
 

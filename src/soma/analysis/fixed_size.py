@@ -9,8 +9,8 @@ import pandas as pd
 from soma.analysis.bootstrap import interval_columns, percentile_interval
 from soma.analysis.contrasts import Side, contrast, loss_row, scores_of
 from soma.analysis.scores import Scores
+from soma.evaluation.rows import ITERATES
 from soma.plan import Plan
-from soma.rows import ITERATES
 
 
 def losses(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from soma.analysis.bootstrap import DocumentBootstrap
 from soma.errors import SomaError
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 Key = tuple[str, int, str, int]
 """Run, update, iterate and number of active experts."""

@@ -21,10 +21,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from soma.config.data import Source
 from soma.data.sources import Document, Part, parts
 from soma.errors import SomaError
-from soma.manifest import atomic_path, check_files, describe_files, read_json, write_json
-from soma.settings.data import Source
+from soma.files.atomic import atomic_path, read_json, write_json
+from soma.files.hashes import check_files, describe_files
 
 FORMAT = 1
 SCHEMA = pa.schema(

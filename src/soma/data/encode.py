@@ -19,10 +19,11 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from soma.config.data import Data, Source
 from soma.data.download import open_documents, read_manifest
 from soma.errors import SomaError
-from soma.manifest import atomic_directory, describe_files, read_json, write_json
-from soma.settings.data import Data, Source
+from soma.files.atomic import atomic_directory, read_json, write_json
+from soma.files.hashes import describe_files
 
 Role = Literal["train", "validation", "test", "external"]
 

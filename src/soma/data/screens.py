@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from soma.data.windows import TrainWindows
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 SUBSTRING = 128
 """L of the paper's screen, in bytes."""

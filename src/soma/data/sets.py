@@ -22,7 +22,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from soma.errors import SomaError
-from soma.manifest import atomic_path, check_files, describe_files, read_json, write_json
+from soma.files.atomic import atomic_path, read_json, write_json
+from soma.files.hashes import check_files, describe_files
 
 FORMAT = 1
 

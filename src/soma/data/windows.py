@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from soma.data.encode import read_encoded
 from soma.errors import SomaError
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 _IDS = 1 << 20
 

@@ -30,7 +30,7 @@ from torch import Tensor
 from soma.estimators.rank_one import MAX_PAIRS, Members, Noise
 from soma.models.gru import Nonlinearity, losses_and_state
 from soma.models.gru_spec import GRUSpec, operations_per_token, rank_one_operations_per_token
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 StateRule = Literal["carry", "reset", "pair_shared"]
 """State from which a member starts an update: its own last state (partners diverge, so that their difference is not a

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from soma.models.gru_spec import GRUSpec
 from soma.models.spec import Slot
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 GRID = 2.0**-12
 MAX_PAIRS = 1 << 22
@@ -142,7 +142,8 @@ class Members:
 
 
 def _philox(block: Tensor, direction: Tensor, update: int, key: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Compute `soma.rng.philox4x32` of counter (block, direction, update, 0) on any device; four int64 word tensors.
+    """Compute `soma.numerics.rng.philox4x32` of counter (block, direction, update, 0) on any device; four int64 word
+    tensors.
 
     int64 products wrap, but all their 64 bits are correct; only the shift of the high half needs a mask.
     """

@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from soma import exact
+from soma.config.training import Difference
 from soma.forward.engine import Engine
+from soma.forward.probes import Probes
 from soma.models.spec import LSTMSpec
-from soma.probes import Probes
-from soma.settings.training import Difference
+from soma.numerics import exact
 
 Loss = Literal["independent", "summed"]
 

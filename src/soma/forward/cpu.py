@@ -26,8 +26,8 @@ from torch import Tensor
 
 from soma.errors import SomaError
 from soma.forward.engine import Engine
+from soma.forward.probes import Probes, kept_bits
 from soma.models.spec import VOCABULARY, LSTMSpec
-from soma.probes import Probes, kept_bits
 
 log = logging.getLogger("soma.forward")
 
@@ -69,7 +69,7 @@ class CpuEngine(Engine):
     name = "cpu"
     exact = True
     source = "csrc/engine.cpp"
-    """Source of the library, which the digest of the code includes (soma.digests)."""
+    """Source of the library, which the digest of the code includes (soma.workflow.digests)."""
 
     def __init__(self, built: ctypes.CDLL | None = None) -> None:
         """Load the library for this machine, or for the instruction set in SOMA_CPU_ISA.

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from soma.errors import SomaError
 from soma.forward.engine import Engine
+from soma.forward.probes import Probes
 from soma.models.spec import LSTMSpec
-from soma.probes import Probes
 
 Exchange = Literal["seeds", "dense"]
 

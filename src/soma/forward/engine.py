@@ -1,7 +1,7 @@
 """Common interface to the operation that dominates the compute: the losses L(theta + s eps z_j) of one batch.
 
-Every engine draws the same directions (soma.probes) and agrees with the float64 `reference` on the losses; they differ
-only in speed and rounding. Losses are averaged in float64, so that differences are of float64 numbers.
+Every engine draws the same directions (soma.forward.probes) and agrees with the float64 `reference` on the losses; they
+differ only in speed and rounding. Losses are averaged in float64, so that differences are of float64 numbers.
 
 Shapes: E experts, J directions, S signs, B sequences, T predicted bytes, M body parameters, V = 256 bytes, H embedding
 width.
@@ -21,8 +21,8 @@ from torch import Tensor
 
 from soma.errors import SomaError
 from soma.forward.head import decoder_gradient
+from soma.forward.probes import Probes
 from soma.models.spec import LSTMSpec
-from soma.probes import Probes
 
 log = logging.getLogger("soma.forward")
 

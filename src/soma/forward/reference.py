@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.forward.engine import Engine
+from soma.forward.probes import Probes
 from soma.models import lstm
 from soma.models.spec import LSTMSpec
-from soma.probes import Probes
 
 
 class ReferenceEngine(Engine):

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.forward.engine import Engine
+from soma.forward.probes import Probes
 from soma.models import lstm
 from soma.models.lstm import State
 from soma.models.spec import VOCABULARY, LSTMSpec
-from soma.probes import Probes
 
 # Floats of activations in memory at once. The resulting chunks depend on the sizes of the problem alone, never on the
 # number of experts, threads or devices: a chunk holds copies of one expert.

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from soma.forward import triton_kernels as kernels
 from soma.forward.engine import Engine
+from soma.forward.probes import ProbeKind, Probes, kept_bits
 from soma.forward.triton_network import Network, Precision, Tuning, current, layout, source_of
 from soma.models.spec import LSTMSpec
-from soma.probes import ProbeKind, Probes, kept_bits
 
 
 class TritonEngine(Engine):

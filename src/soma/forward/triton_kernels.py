@@ -1,8 +1,8 @@
 """Triton kernels for the GPU (`triton_engine`, and `triton_network`, which defines the padded layout they read).
 
-Directions come from the counters of soma.probes and are never stored. A block of the network is one kernel over time
-(the LSTM) and one over rows (the MLP) up to a width of 32; wider blocks leave matrix products to the vendor's library
-and only the operations between them to these kernels.
+Directions come from the counters of soma.forward.probes and are never stored. A block of the network is one kernel over
+time (the LSTM) and one over rows (the MLP) up to a width of 32; wider blocks leave matrix products to the vendor's
+library and only the operations between them to these kernels.
 
 Shapes: P copies (if perturbed, S j + s is that of direction j and sign s), J directions, S signs, M parameters of a
 body, N of its padded layout, B sequences (padded), T time steps of a chunk, R = T B rows in the order of time, D padded
@@ -55,7 +55,7 @@ def _sign(i, always, direction, update, expert, key_low, key_high):
 
 @triton.jit(do_not_specialize=["update", "expert", "key_low", "key_high"])
 def packed_words(out, always, directions, update, expert, key_low, key_high, blocks, BLOCK: tl.constexpr):
-    """Write the words of soma.probes to out [J, blocks, 4]; bits in always [blocks, 2] mark what no probe zeroes."""
+    """Write the words of `forward.probes` to out [J, blocks, 4]; always [blocks, 2] marks what no probe zeroes."""
     k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     j = tl.program_id(1).to(tl.int64)
     inside = k < blocks

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from soma.accounting.machine import device_name
 from soma.inference.model import Ensemble
-from soma.machine import device_name
 
 WARM_UPS, REPEATS = 2, 7
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
-from soma.settings.base import Model
+from soma.config.base import Model
 
 COSTS = (
     "arithmetic operations",
@@ -20,7 +20,7 @@ COSTS = (
     "initialisation",
     "preprocessing",
 )
-"""The six quantities of soma.cost, which are never merged."""
+"""The six quantities of soma.accounting.cost, which are never merged."""
 _NONE = "not measured"
 
 

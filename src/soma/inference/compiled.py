@@ -41,7 +41,7 @@ class CompiledRunner(Runner):
 
     name = "cpu"
     source = "csrc/infer.cpp"
-    """Source of the library; part of the code digest (soma.digests)."""
+    """Source of the library; part of the code digest (soma.workflow.digests)."""
 
     def __init__(self, spec: LSTMSpec, bodies: Tensor, heads: Tensor) -> None:
         super().__init__(spec, bodies, heads)

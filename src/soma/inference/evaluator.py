@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from soma.ensemble import lstm_losses
+from soma.evaluation.ensemble import lstm_losses
 from soma.forward.engine import Engine
 from soma.inference.batched import BatchedRunner
 from soma.models.spec import LSTMSpec

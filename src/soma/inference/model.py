@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from soma.ensemble import mixture_losses
 from soma.errors import SomaError
+from soma.evaluation.ensemble import mixture_losses
 from soma.forward.engine import create
 from soma.inference import folder
 from soma.inference.generation import Generation, generate
@@ -126,7 +126,8 @@ class Ensemble:
         return self.router.route(windows, self.prefix, self.k)
 
     def losses(self, windows: NDArray[np.uint8], selected: NDArray[np.integer] | None = None) -> NDArray[np.float64]:
-        """Compute nats of every scored byte under the mean probability of the selected experts, as in `soma.ensemble`.
+        """Compute nats of every scored byte under the mean probability of the selected experts, as in
+        `soma.evaluation.ensemble`.
 
         Args:
             windows: bytes [n, T + 1] with T > R, each read from the zero state.

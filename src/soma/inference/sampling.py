@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soma.errors import SomaError
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 
 @dataclass(frozen=True)

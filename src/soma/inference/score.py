@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soma.errors import SomaError
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 _DRAWS = 1000
 _NUMBERS = 1 << 18  # random numbers held in memory at once

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from soma.config.training import Difference
 from soma.models.spec import VOCABULARY, LSTMSpec
-from soma.settings.training import Difference
 
 
 def ensemble_parameters(spec: LSTMSpec, experts: int, shared_head: bool) -> int:

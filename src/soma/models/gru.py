@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.models.gru_spec import GRUSpec
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 Nonlinearity = Literal["clip", "sigmoid_tanh"]
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from soma.models.spec import VOCABULARY, LSTMSpec
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 LAYER_NORM_EPS = 1e-5  # the paper does not state it; DEVIATIONS.md
 

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from soma.analysis.costs import QUANTITIES, WHOLE_JOBS
-from soma.config import Arm
+from soma.config.campaign import Arm
 from soma.plan import Plan
 from soma.report.labels import (
     LOSS_NOTE,

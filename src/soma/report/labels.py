@@ -12,7 +12,7 @@ import pandas as pd
 
 from soma.analysis.bootstrap import seed_interval
 from soma.analysis.verdict import Difference, difference_of
-from soma.config import Arm
+from soma.config.campaign import Arm
 from soma.plan import Plan
 from soma.report.table import NONE, NOT_RUN, Cell, interpolated, measured, number
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from soma.errors import SomaError
-from soma.manifest import read_json, write_bytes
+from soma.files.atomic import read_json, write_bytes
 from soma.report.summary import BEGIN, END
 
 CAMPAIGN = Path("results/small")

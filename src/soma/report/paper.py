@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from soma.config import read_yaml
+from soma.config.campaign import read_yaml
 from soma.plan import Plan
 
 

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from soma.manifest import atomic_path
+from soma.files.atomic import atomic_path
 from soma.plan import Plan
 from soma.report.colours import MUTED
 from soma.report.place import Labels, place

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from soma.analysis.verdict import RULE, Side
-from soma.manifest import read_json
+from soma.files.atomic import read_json
 from soma.plan import Plan
 from soma.report.claims import CLAIMS, PAPER, Judged
 from soma.report.controls import QUESTIONS, control_cells

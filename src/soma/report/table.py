@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from soma.manifest import write_bytes
+from soma.files.atomic import write_bytes
 
 Status = Literal["measured", "paper", "set", "interpolated", "not run"]
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from soma.errors import SomaError
-from soma.manifest import check_files, describe_files, read_json, sha256_json, write_json
+from soma.files.atomic import read_json, write_json
+from soma.files.hashes import check_files, describe_files, sha256_json
 
 _AGAIN = "delete it and run the rule that makes it again."
 

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
+from soma.config.routing import Routing
 from soma.errors import SomaError
-from soma.manifest import atomic_directory, atomic_path, read_json, write_json
-from soma.rng import Stream
+from soma.files.atomic import atomic_directory, atomic_path, read_json, write_json
+from soma.numerics.rng import Stream
 from soma.routing.artefact import check, seal
-from soma.settings.routing import Routing
 
 _CHUNK = 4096  # windows in one task of the pool
 
@@ -67,7 +67,7 @@ class Features:
 
     @classmethod
     def load(cls, directory: Path) -> Features:
-        """Read the files that `fit_features` wrote.
+        """Read the files that `build_features` wrote.
 
         Raises:
             SomaError: a file is missing, truncated, altered, or not this kind of artefact.
@@ -88,8 +88,8 @@ class Features:
 
     @cached_property
     def _vectoriser(self) -> Any:
-        # Imported here, as in `fit_features`: the import takes seconds, and evaluating a run without clusters does not
-        # need it.
+        # Imported here, as in `build_features`: the import takes seconds, and evaluating a run without clusters does
+        # not need it.
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         vectoriser = TfidfVectorizer(**_tfidf(np.float32), vocabulary=self.words)
@@ -129,7 +129,7 @@ def sample_ids(n_windows: int, settings: Routing, seed: int) -> NDArray[np.int64
     return edges[:-1] + (draws * np.diff(edges)).astype(np.int64)
 
 
-def fit_features(windows: Windows, settings: Routing, seed: int, output: Path) -> Features:
+def build_features(windows: Windows, settings: Routing, seed: int, output: Path) -> Features:
     """Fit on `sample_ids` and write the folder `output`: `features.npz`, `vocabulary.json`, `features.json`.
 
     The SVD keeps `settings.svd` dimensions, or fewer if the vocabulary or the sample is no larger than that;

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from soma.errors import SomaError
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 
 _BLOCK = 4096
 _ANNEALED = (0.1, 0.05, 0.02, 0.01)  # temperatures in units of cosine; later rounds are warm-started at the last one

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from soma.config.routing import Routing
 from soma.errors import SomaError
-from soma.manifest import atomic_directory, atomic_path
-from soma.rng import Stream
+from soma.files.atomic import atomic_directory, atomic_path
+from soma.numerics.rng import Stream
 from soma.routing.artefact import check, seal
 from soma.routing.features import Features, Texts, byte_strings, open_vectors
 from soma.routing.kmeans import balanced_kmeans, similarities
-from soma.settings.routing import Routing
 
 _CHUNK = 1 << 16
 
@@ -42,7 +42,7 @@ class Router:
 
     @classmethod
     def load(cls, directory: Path, features: Features) -> Router:
-        """Read the files that `fit_router` wrote.
+        """Read the files that `build_router` wrote.
 
         Raises:
             SomaError: a file is missing or damaged, or the router was fitted on other features.
@@ -89,7 +89,7 @@ class Router:
         return np.argsort(-scores_NK, axis=1, kind="stable")[:, :k]
 
 
-def fit_router(
+def build_router(
     vectors: Path, ids: NDArray[np.int64], features: Features, n: int, settings: Routing, seed: int, output: Path
 ) -> Router:
     """Fit N centroids and write the folder `output`: `router.npz` (centroids, prices, sizes) and `router.json`.

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soma.errors import SomaError
-from soma.manifest import atomic_directory
-from soma.rng import Stream
+from soma.files.atomic import atomic_directory
+from soma.numerics.rng import Stream
 from soma.routing.artefact import check, seal
 
 _CHUNK = 1 << 20

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from soma.analysis.choice import final_loss, lowest, mean_loss
-from soma.manifest import read_json, write_json
+from soma.files.atomic import read_json, write_json
 from soma.runs import RunSpec
 
 

@@ -1,4 +1,4 @@
-"""The download step: from sources to documents."""
+"""The step `download`: the documents of a source."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from soma.data.download import download
-from soma.manifest import read_json
-from soma.settings.data import Source
+from soma.config.data import Source
+from soma.data import download as documents
+from soma.files.atomic import read_json
 
 
-def download_source(settings: Path, output: Path) -> None:
+def download(settings: Path, output: Path) -> None:
     """Download all documents of a source to `output`."""
     source: Any = TypeAdapter(Source).validate_python(read_json(settings)["source"])
-    download(source, output)
+    documents.download(source, output)

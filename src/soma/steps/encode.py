@@ -1,14 +1,14 @@
-"""The encoding step: from documents to bytes."""
+"""The step `encode`: documents as bytes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from soma.data.encode import Role, encode
-from soma.manifest import read_json
-from soma.settings.data import Data
+from soma.config.data import Data
+from soma.data import encode as encoding
+from soma.files.atomic import read_json
 
 
-def encode_role(settings: Path, role: Role, source: Path, output: Path) -> None:
+def encode(settings: Path, role: encoding.Role, source: Path, output: Path) -> None:
     """Write a role's byte file and document index."""
-    encode(role, Data.model_validate(read_json(settings)), source, output)
+    encoding.encode(role, Data.model_validate(read_json(settings)), source, output)

@@ -1,4 +1,4 @@
-"""The evaluation step: a group of runs on one evaluation set."""
+"""The step `evaluate`: per-document losses of a group of runs on one evaluation set."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import pandas as pd
 import torch
 
+from soma.config.training import Compute
 from soma.data.sets import EvaluationSet
-from soma.evaluate import Role, evaluate, open_set
+from soma.evaluation.documents import Role, evaluate_run, open_set
+from soma.evaluation.published import Published, Routers
+from soma.files.atomic import atomic_path, read_json
 from soma.forward.engine import Engine, create
-from soma.manifest import atomic_path, read_json
-from soma.settings.training import Compute
-from soma.steps.published import Published, Routers
 
 
-def evaluate_group(
+def evaluate(
     settings: Path,
     role: Role,
     windows: Path,
@@ -36,18 +36,18 @@ def evaluate_group(
     torch.set_num_threads(threads)
     how = Compute.model_validate(read_json(compute))
     engine = create(how.engine, how.device)
-    rows = evaluate_entries(read_json(settings), runs, Routers(routing), open_set(role, windows), engine)
+    rows = evaluate_runs(read_json(settings), runs, Routers(routing), open_set(role, windows), engine)
     with atomic_path(output) as path:
         rows.to_parquet(path, index=False)
 
 
-def evaluate_entries(
+def evaluate_runs(
     entries: Iterable[Mapping[str, Any]], runs: Path, routers: Routers, data: EvaluationSet, engine: Engine
 ) -> pd.DataFrame:
-    """Return the rows of `soma.evaluate.evaluate` for every run."""
+    """Return the rows of `soma.evaluation.documents.evaluate_run` for every run."""
     frames = []
     for entry in entries:
         opened, active = Published.open(entry, runs, milestones=True), entry["active"]
         selected = routers.select(opened.run, data, max(active))
-        frames.append(evaluate(opened.run, opened.checkpoints, opened.shared_head, selected, data, engine, active))
+        frames.append(evaluate_run(opened.run, opened.checkpoints, opened.shared_head, selected, data, engine, active))
     return pd.concat(frames, ignore_index=True)

@@ -1,4 +1,4 @@
-"""The metrics step: the numbers shown by `dvc metrics`."""
+"""The step `metrics`: the numbers that `dvc metrics` shows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from soma.analysis.evidence import evidence
-from soma.manifest import write_json
+from soma.files.atomic import write_json
 from soma.report.metrics import metrics
 from soma.steps.summarise import load_plan
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from soma.manifest import read_json, write_bytes
+from soma.files.atomic import read_json, write_bytes
 from soma.plan import Plan
 from soma.report import comparisons, controls, fixed_size, measured, summary, sweeps
 from soma.report.claims import claims_table, verdicts

@@ -1,4 +1,4 @@
-"""The sharding step: from clusters to shards."""
+"""The step `shard`: the training windows of every expert."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 
 from soma.data.windows import TrainWindows, expert_validation_mask
-from soma.manifest import read_json
-from soma.rng import Stream
+from soma.files.atomic import read_json
+from soma.numerics.rng import Stream
 from soma.routing.shards import build_shards
 
 

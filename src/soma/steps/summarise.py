@@ -9,10 +9,10 @@ import pandas as pd
 
 from soma.analysis import active, backpropagation, continuations, controls, fixed_size, sweep, tuning
 from soma.analysis.contrasts import scores_of
-from soma.config import Config
-from soma.manifest import atomic_path, read_json
+from soma.config.campaign import Config
+from soma.evaluation.rows import KEYS
+from soma.files.atomic import atomic_path, read_json
 from soma.plan import Plan, make_plan
-from soma.rows import KEYS
 
 
 def load_plan(settings: Path) -> Plan:

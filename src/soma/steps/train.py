@@ -1,281 +1,33 @@
-"""The training step: one group of experts of one run, from its last saved state to its published checkpoints."""
+"""The step `train`: check the data, then train one group of experts of a run.
+
+A training job itself checks only sizes, so a flipped bit would go unnoticed. Every job therefore first reads its data
+once and compares hashes: about a second per GB of text, against hours of training. Workers of one job do not repeat it.
+"""
 
 from __future__ import annotations
 
-import logging
-import platform
-import shutil
-import signal
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-import pandas as pd
-import torch
-
-from soma.data.windows import TrainWindows
-from soma.errors import SomaError
+from soma.data.encode import read_encoded
+from soma.files.hashes import check_files
 from soma.forward import distributed
-from soma.forward.engine import Engine, create
-from soma.machine import device_name
-from soma.manifest import atomic_path, read_json, sha256_file, sha256_json, write_json
 from soma.routing.shards import Shards
-from soma.runs import RunSpec, part_experts
-from soma.settings.training import Compute
-from soma.training.checkpoint import LEG, MILESTONES, WEIGHTS, Checkpoints, publish
-from soma.training.learner import Shard, Start, learner_of
-from soma.training.loop import (
-    HISTORY_COLUMNS,
-    Interrupted,
-    Progress,
-    Trainer,
-    publish_leg,
-    restore_state,
-    save_state,
-)
-
-log = logging.getLogger("soma.train")
+from soma.training.job import train_part
 
 
-@dataclass(frozen=True)
-class Files:
-    """The files that training a part reads."""
+def train(train: Path, shards: Path, **others: Any) -> None:
+    """Check the text and the window ids against their manifests, then train (`training.job.train_part`).
 
-    train: Path
-    shards: Path
-    start: Sequence[Path] = ()
-    """Folders of the parts that the experts copy or continue."""
-    head: Path | None = None
-    """Folder of the part whose frozen head they share."""
-
-
-def train_part(
-    settings: Path,
-    part: str,
-    train: Path,
-    shards: Path,
-    runs: Path,
-    start: Sequence[Path],
-    head: Path | None,
-    resume: Path,
-    output: Path,
-    compute: Path,
-    threads: int,
-    workers: int,
-) -> None:
-    """Train the experts of a part and publish their weights, `history.parquet`, `cost.json` and `run.json`.
-
-    Args:
-        settings: the run's description (plan.RunSpec as JSON).
-        runs: folder of all runs.
-        start: parts of the run that the experts copy or continue, if any, relative to `runs`.
-        head: part of the run whose frozen head they share, if any, relative to `runs`.
-        resume: folder of the resume state. It is not a declared output, so a failed job keeps it; it is deleted at the
-            end.
-        workers: number of processes that share the directions.
+    Raises:
+        SomaError: if a file does not match, naming it.
     """
-    distributed.launch(workers)
-    run = RunSpec.model_validate(read_json(settings))
-    how = Compute.model_validate(read_json(compute) | {"threads": threads})
-    torch.set_num_threads(threads)
-    device = distributed.own_device(how.device)
-    with distributed.group(device):
-        files = Files(train, shards, [runs / p for p in start], runs / head if head else None)
-        _train(run, part, files, resume, output, how, device)
+    if distributed.workers() == 1:  # with several workers, the process that became torchrun has checked
+        check_text(train)
+        Shards.open(shards).verify()
+    train_part(train=train, shards=shards, **others)
 
 
-def facts_of(run: RunSpec, part: str, files: Files, engine: str) -> dict[str, Any]:
-    """Return everything that a part's weights depend on: settings, hashes of its inputs, and the engine."""
-    return {
-        "run": run.model_dump(mode="json"),
-        "part": part,
-        "corpus_sha256": TrainWindows(files.train, run.window).sha256,
-        "shards_sha256": sha256_file(files.shards / "shards.json"),
-        "engine": engine,
-        **_start_hashes(run, part, files),
-    }
-
-
-def trainer_of(run: RunSpec, part: str, files: Files, engine: Engine, device: torch.device) -> Trainer:
-    """Return the trainer of a part before its first update."""
-    experts = part_experts(part)
-    windows, opened = TrainWindows(files.train, run.window), Shards.open(files.shards)
-    step = round(1 / run.subset)
-    own = [Shard(opened.train(run.shard(e))[::step], opened.validation(run.shard(e))) for e in experts]
-    start = _start(run, part, files)
-    learner = learner_of(run.settings.method)(run, experts, windows, own, engine, device, start)
-    return Trainer(run, experts, windows, own, learner)
-
-
-def repeats(run: RunSpec, engine: Engine) -> Literal["bytes", "digits"]:
-    """Return what is equal if a run is repeated on another processor with fused multiply-add."""
-    return "bytes" if run.settings.method == "spsa" and engine.exact else "digits"
-
-
-def _train(
-    run: RunSpec, part: str, files: Files, resume: Path, output: Path, how: Compute, device: torch.device
-) -> None:
-    engine = create(how.engine, how.device)
-    if distributed.workers() > 1:
-        engine = distributed.DistributedEngine(engine, how.exchange)
-    facts = facts_of(run, part, files, engine.name)
-    trainer = trainer_of(run, part, files, engine, device)
-    identity = sha256_json(facts)
-    state_file = resume / "state.safetensors"
-    leader = distributed.rank() == 0
-    if leader:
-        workers = f"{distributed.workers()} worker(s), " if distributed.workers() > 1 else ""
-        log.info(f"{run.id} {part}: engine {engine.name} on {device_name(device)}, {workers}{how.threads} thread(s)")
-    restore_state(state_file, trainer, identity)
-    distributed.barrier()  # no worker may write the state before all have read it
-    trainer.progress.ledger.begin()
-    stop = _StopRequest()
-
-    def save() -> None:
-        if leader:
-            save_state(state_file, trainer, identity)
-
-    try:
-        trainer.train(
-            save,
-            save_every=how.save_every,
-            should_stop=lambda: distributed.any_worker(stop.asked),
-            report_every=10.0 if leader else float("inf"),
-        )
-    except SomaError as error:
-        kept = f"the last good state is {state_file}" if state_file.exists() else "no state was saved before"
-        raise SomaError(f"{error} ({kept})") from None
-    except Interrupted as note:
-        raise SomaError(f"{note}; start it again to continue.") from None
-    if leader:
-        _publish(trainer.progress, run, part, facts, output, how, engine, device_name(device))
-        shutil.rmtree(resume, ignore_errors=True)
-
-
-def _publish(
-    progress: Progress,
-    run: RunSpec,
-    part: str,
-    facts: dict[str, Any],
-    output: Path,
-    compute: Compute,
-    engine: Engine,
-    device: str,
-) -> None:
-    identity = sha256_json(facts)
-    publish(output, run, part, progress.kept, identity)
-    if progress.leg is not None:
-        publish_leg(output, run, part, progress.leg, identity)
-    with atomic_path(output / "history.parquet") as path:
-        history_of(progress).to_parquet(path)
-    cost = {
-        "ledger": progress.ledger.to_json(),
-        "device": device,
-        "threads": compute.threads,
-        "devices": distributed.workers(),
-        "engine": facts["engine"],
-        "experts": len(part_experts(part)),
-    }
-    write_json(output / "cost.json", cost)
-    record = facts | {
-        "weights_sha256": sha256_file(output / WEIGHTS),
-        "milestones_sha256": sha256_file(output / MILESTONES),
-        "failed_at_update": progress.failed_at,
-        "repeats": repeats(run, engine),
-        "device": device,
-        "threads": compute.threads,
-        **versions(),
-    }
-    if progress.leg is not None:
-        record["leg_sha256"] = sha256_file(output / LEG)
-    write_json(output / "run.json", record)
-
-
-def history_of(progress: Progress) -> pd.DataFrame:
-    """Return the rows of `history.parquet`."""
-    rows = [(*row, *drawn) for row, drawn in zip(progress.history, progress.drawn, strict=True)]
-    return pd.DataFrame(rows, columns=list(HISTORY_COLUMNS)).astype({"update": int, "expert": int})
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of the software, and the commit of the code."""
-    return {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "soma": version("soma-repro"),
-        "commit": _commit(),
-    }
-
-
-def _start_hashes(run: RunSpec, part: str, files: Files) -> dict[str, str]:
-    """Return the hashes of the files that the experts of a part start from."""
-    if not files.start:
-        return {}
-    start = [sha256_file(folder / WEIGHTS) for folder in _started_from(run, part, files)]
-    head = _other_head(run, files)
-    return {"start_sha256": sha256_json(start)} | ({"head_sha256": sha256_file(head / WEIGHTS)} if head else {})
-
-
-def _start(run: RunSpec, part: str, files: Files) -> Start | None:
-    """Return the weights that the experts of a part start from, None if they start at random."""
-    if not files.start:
-        return None
-    continues = run.kind == "continuation"
-    folders = _started_from(run, part, files)
-    source = _source(run, run.start, folders[0])
-    opened = Checkpoints.open(source, {f.name: f for f in folders}, part_experts(part) if continues else range(1))
-    head = _other_head(run, files)
-    heads = Checkpoints.open(_source(run, run.head_from, head), {head.name: head}) if head else opened
-    weights = opened.bodies(source.updates, "last"), heads.heads(heads.run.updates, "last")
-    if not continues:
-        return Start(*weights)
-    return Start(*weights, opened.memory(), source.updates)
-
-
-def _started_from(run: RunSpec, part: str, files: Files) -> list[Path]:
-    """Return the folders that a part starts from: for a continuation, only those that hold its experts."""
-    if run.kind != "continuation":
-        return list(files.start)
-    own = set(part_experts(part))
-    return [folder for folder in files.start if own & set(part_experts(folder.name))]
-
-
-def _other_head(run: RunSpec, files: Files) -> Path | None:
-    """Return the part whose head is shared, if it belongs to a different run than the bodies."""
-    return files.head if run.head_from != run.start else None
-
-
-def _source(run: RunSpec, expected: str | None, part: Path) -> RunSpec:
-    """Return the run that published a part."""
-    source = RunSpec.model_validate(read_json(part / "run.json")["run"])
-    if source.id != expected or source.model != run.model:
-        raise SomaError(f"{part} holds {source.id}, but {run.id} needs {expected}; run that rule again.")
-    return source
-
-
-class _StopRequest:
-    """A request, by SIGTERM or SIGINT, to save and stop after the current update."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._handle)
-
-    def _handle(self, *_: object) -> None:
-        self.asked = True
-
-
-def _commit() -> str:
-    """Return the commit of the code, with `+` if the tree differs from it; empty outside a repository."""
-    import subprocess
-
-    def git(*words: str) -> str:
-        run = subprocess.run(["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
-        return run.stdout.strip()
-
-    commit = git("rev-parse", "HEAD")
-    return commit + ("+" if commit and git("status", "--porcelain", "--untracked-files=no") else "")
+def check_text(train: Path) -> None:
+    """Raise `SomaError` unless the training text matches the hash in its manifest."""
+    check_files(train, {"bytes.bin": read_encoded(train, "train")["files"]["bytes.bin"]})

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from soma.exact import power
+from soma.numerics.exact import power
 
 
 @dataclass(frozen=True)

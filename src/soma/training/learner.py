@@ -20,7 +20,7 @@ from torch import Tensor
 
 from soma.forward.engine import Engine
 from soma.models.lstm import initialise
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 from soma.runs import RunSpec
 from soma.training.adam import Adam
 

@@ -23,10 +23,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from soma import exact
-from soma.cost import Ledger
+from soma.accounting.cost import Ledger
 from soma.errors import SomaError
-from soma.rows import ITERATES
+from soma.evaluation.rows import ITERATES
+from soma.numerics import exact
 from soma.runs import RunSpec
 from soma.training.checkpoint import LEG, MEMORY, load_tensors, save_tensors, tensor_name
 from soma.training.learner import Learner, Shard, Windows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from soma.settings.training import Plateau
+from soma.config.training import Plateau
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pkgutil import resolve_name
 
+from soma.config.data import Source, TextSource
 from soma.data.sources.base import Document, Part
-from soma.settings.data import Source, TextSource
 
 __all__ = ["Document", "Part", "parts", "same_ids"]
 

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from soma.config.data import FineWebSource
 from soma.data.sources.base import Document, Part
 from soma.data.sources.parquet import Folder, ParquetReader, find_folder, texts
 from soma.errors import SomaError
-from soma.rng import Stream
-from soma.settings.data import FineWebSource
+from soma.numerics.rng import Stream
 
 REPOSITORY = "HuggingFaceFW/fineweb-edu"
 

@@ -14,9 +14,9 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
+from soma.config.data import PackageSource
 from soma.data.sources.base import Document, Part
 from soma.errors import SomaError
-from soma.settings.data import PackageSource
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from soma.config.data import TextSource
 from soma.data.sources.base import Document, Part
 from soma.data.sources.parquet import check_columns, damaged, texts
 from soma.errors import SomaError
-from soma.manifest import sha256_json
-from soma.settings.data import TextSource
+from soma.files.hashes import sha256_json
 
 PART_BYTES = 256 << 20
 """Files are read together until they reach this size; a larger file is a part of its own."""

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import chain, pairwise
 
+from soma.config.data import WikiTextSource
 from soma.data.sources.base import Document, Part
 from soma.data.sources.parquet import Folder, ParquetReader, find_folder, texts
 from soma.errors import SomaError
-from soma.manifest import sha256_json
-from soma.settings.data import WikiTextSource
+from soma.files.hashes import sha256_json
 
 REPOSITORY = "Salesforce/wikitext"
 _HEADING = re.compile(rb"^ = [^=].* = \n?$")

@@ -1,4 +1,4 @@
-// Perturbation directions from their counters, with the same words as soma.probes, bit for bit.
+// Perturbation directions from their counters, with the same words as soma.forward.probes, bit for bit.
 //
 // Coordinate i takes its bits from block i / 64; words 0 and 2 of a block mark which of its 64 coordinates are
 // non-zero, words 1 and 3 which are negative, lowest bit first.

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from soma.estimators.eggroll import Eggroll, read_streams
 from soma.forward.engine import Engine
 from soma.models import gru
-from soma.rng import Stream
+from soma.numerics.rng import Stream
 from soma.runs import RunSpec
 from soma.training.learner import Learner, Scheduled, Shard, Start, Windows
 

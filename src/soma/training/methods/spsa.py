@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.estimators import spsa
-from soma.probes import Probes
-from soma.rng import Stream
+from soma.forward.probes import Probes
+from soma.numerics.rng import Stream
 from soma.training.learner import LSTMLearner, Scheduled
 
 

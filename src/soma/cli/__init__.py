@@ -1,0 +1,84 @@
+"""The command line `soma`: one subcommand for each step of the workflow and for each command that a person calls.
+
+Subcommand `fit-router` calls `fit_router` of `soma.steps.fit_router`, and `score` calls `score` of
+`soma.commands.score`; libraries are imported by the module that needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from soma.cli import campaign, models, steps
+from soma.errors import SomaError
+from soma.files import disk_errors
+
+log = logging.getLogger("soma")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand; print and log a `SomaError` as one sentence and return exit status 1."""
+    args = _parser().parse_args(argv)
+    options = {k: v for k, v in vars(args).items() if k not in ("log", "command", "room")}
+    try:
+        _start_logging(args.log)
+        _run(args.room, args.command, options)
+    except SomaError as error:
+        log.error(str(error))
+        return 1
+    except BrokenPipeError:  # the reader of our output has stopped reading
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        sentence = disk_errors.sentence(error)
+        if sentence is None:
+            log.exception(_UNEXPECTED, args.command)
+            return 2
+        log.error(sentence)
+        return 1
+    except KeyboardInterrupt:
+        log.error("interrupted")
+        return 130
+    except Exception:
+        log.exception(_UNEXPECTED, args.command)
+        return 2
+    return 0
+
+
+_UNEXPECTED = "unexpected error in `soma %s`; please report it with this trace"
+
+
+def _start_logging(path: Path | None) -> None:
+    """Send messages to the terminal and, with --log, to the rule's log file."""
+    logging.raiseExceptions = False  # on a full disk the log cannot be written either; do not report that as well
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(path, mode="w", encoding="utf-8"))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", handlers=handlers)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="soma",
+        description="Use a trained model (score, sample, route, export), look after a campaign (plan, status, verify, "
+        "replay, adopt, snapshot), or run one step of the workflow. Snakemake runs them: `snakemake --cores all`.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for group in (models, campaign, steps):
+        group.add_commands(commands)
+    return parser
+
+
+def _run(room: str, command: str, options: dict[str, Any]) -> None:
+    """Call the function that a subcommand names, in the module of its name, in a room of `soma`."""
+    if "threads" in options:
+        os.environ["OMP_NUM_THREADS"] = str(options["threads"])  # before torch is imported
+    name = command.replace("-", "_")
+    getattr(importlib.import_module(f"soma.{room}.{name}"), name)(**options)

@@ -1,0 +1,70 @@
+"""Subcommands of the workflow: one for each step, as the rules call it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+_ROLES = ("validation", "test", "external")
+
+
+def add_commands(commands: Any) -> None:
+    """Add these subcommands to the parser."""
+
+    def add(name: str, summary: str, *paths: str) -> argparse.ArgumentParser:
+        command: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=f"{summary}.")
+        command.set_defaults(room="steps")
+        command.add_argument("--log", type=Path, help="also write messages to this file")
+        for path in paths:
+            command.add_argument(f"--{path}", type=Path, required=True)
+        return command
+
+    add("download", "Download the documents of a source", "settings", "output")
+    c = add("encode", "Write documents as one byte file with an index", "settings", "source", "output")
+    c.add_argument("--role", choices=("train", *_ROLES), required=True)
+    c = add("evaluation-set", "Choose the windows of an evaluation set", "settings", "train", "corpus", "output")
+    c.add_argument("--role", choices=_ROLES, required=True)
+
+    add("fit-features", "Fit tf-idf weights and an SVD on a sample of windows", "settings", "train", "output")
+    c = add("transform", "Compute the features of every window", "settings", "train", "features", "output")
+    c.add_argument("--workers", type=int, default=1)
+    c = add("fit-router", "Fit balanced clusters", "settings", "features", "vectors", "output")
+    c.add_argument("--experts", type=int, required=True)
+    add("assign", "Assign every window to a cluster",
+        "settings", "train", "features", "vectors", "router", "labels", "clusters")  # fmt: skip
+    c = add("shard", "Divide the windows among experts", "settings", "train", "output")
+    c.add_argument("--partition", choices=("clusters", "random", "iid"), required=True)
+    c.add_argument("--experts", type=int, required=True)
+    c.add_argument("--labels", type=Path)
+
+    c = add("train", "Train experts, from their last saved state if there is one",
+            "settings", "train", "shards", "runs", "resume", "output")  # fmt: skip
+    c.add_argument("--part", required=True)
+    c.add_argument("--start", type=Path, nargs="+", default=[])
+    c.add_argument("--head", type=Path)
+    c.add_argument("--workers", type=int, default=1)
+    _compute_options(c)
+    c = add("evaluate", "Measure the losses of a group of runs on every document of a set",
+            "settings", "windows", "runs", "routing", "output")  # fmt: skip
+    c.add_argument("--role", choices=_ROLES, required=True)
+    _compute_options(c)
+    add("choose", "Name the runs of the best setting of the search", "settings", "validation", "output")
+    c = add("measure", "Take one measurement at saved checkpoints", "settings", "results", "output")
+    c.add_argument("--name", required=True)
+    _compute_options(c)
+
+    c = add("summarise", "Compute rows that tables and figures show", "settings", "results", "output")
+    c.add_argument("--name", required=True)
+    c = add("summarise-costs", "Add up the six cost quantities of every run", "settings", "runs", "output")
+    c.add_argument("--benchmarks", type=Path, nargs="+", required=True)
+    for name, summary in (("table", "Write one table"), ("figure", "Draw one figure")):
+        c = add(name, summary, "settings", "results", "paper", "output")
+        c.add_argument("--name", required=True)
+    add("metrics", "Write the numbers that `dvc metrics` shows", "settings", "results", "output")
+    add("summary", "Write the first page of a campaign", "settings", "results", "paper", "output")
+
+
+def _compute_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--compute", type=Path, required=True)
+    parser.add_argument("--threads", type=int, required=True)

@@ -1,0 +1,153 @@
+"""`soma export`: a trained run of a campaign as a model folder, with the campaign's measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from soma.errors import SomaError
+from soma.evaluation.published import Published
+from soma.evaluation.rows import Iterate
+from soma.files.atomic import read_json
+from soma.inference.card import COSTS, Card, Cost, Loss
+from soma.inference.folder import export as write_folder
+from soma.runs import RunSpec
+
+_LICENCES = {
+    "sotu": "public domain (works of the US federal government)",
+    "ovos-wiki": "CC BY-SA 4.0 (Wikipedia)",
+    "fineweb-edu": "ODC-By 1.0 (the collection; each page keeps its own)",
+    "wikitext": "CC BY-SA 3.0 and GFDL (Wikipedia)",
+    "text": "not recorded (files of the user's own)",
+}
+
+
+def export(campaign: Path, run: str, output: Path, iterate: Iterate, k: int | None) -> None:
+    """Write a run's model folder, with a card based on the campaign's files."""
+    parts = sorted(path.parent for path in (campaign / "runs" / run).glob("*/run.json"))
+    if not parts:
+        raise SomaError(f"{campaign} has no trained run `{run}`; name a folder of {campaign / 'runs'}, or train it.")
+    record = RunSpec.model_validate(read_json(parts[0] / "run.json")["run"])
+    export_run(record, parts, _head_part(record, campaign), campaign, output, iterate=iterate, k=k)
+
+
+def export_run(
+    run: RunSpec,
+    parts: Sequence[Path],
+    head: Path | None,
+    campaign: Path,
+    output: Path,
+    *,
+    iterate: Iterate = "last",
+    k: int | None = None,
+) -> dict[str, Any]:
+    """Write the model folder of a published run at the end of its budget and return `ensemble.json`.
+
+    Args:
+        parts: folders of the run's parts, `runs/<run>/<part>`.
+        head: folder of the part whose final head the experts share, for a run without its own heads.
+        campaign: folder with `routing/`, `sets/`, `corpus/train/` and, if measured, `measurements/`.
+        k: number of experts averaged by default; None: min(4, N).
+
+    Raises:
+        SomaError: if the run does not consist of LSTM experts, or a needed file is missing or damaged.
+    """
+    if run.settings.method == "eggroll":
+        raise SomaError(f"{run.id} is a gated recurrent model of EGGROLL; only LSTM ensembles can be exported.")
+    runs = campaign / "runs"
+    names = {part: str(part.relative_to(runs)) for part in (*parts, *([head] if head else []))}
+    entry = {
+        "run": run.model_dump(mode="json"),
+        "parts": [names[p] for p in parts],
+        "head": names[head] if head else None,
+    }
+    opened = Published.open(entry, runs, milestones=iterate == "average")
+    shared = opened.shared_head
+    windows = read_json(campaign / "sets" / "validation.json")
+    routed = run.settings.partition == "clusters" and run.experts > 1
+    return write_folder(
+        run.model,
+        opened.checkpoints.bodies(run.updates, iterate),
+        shared[None] if shared is not None else opened.checkpoints.heads(run.updates, iterate),
+        output,
+        run=run.id,
+        iterate=iterate,
+        update=run.updates,
+        k=min(4, run.experts) if k is None else k,
+        prefix=windows["prefix"],
+        window=windows["window"],
+        features=campaign / "routing" / "features" if routed else None,
+        router=campaign / "routing" / f"router-n{run.experts}" if routed else None,
+        facts=_facts(campaign, run, iterate),
+        sources={name: _source_hash(part, "last" if part == head else iterate) for part, name in names.items()},
+    )
+
+
+def _source_hash(part: Path, iterate: Iterate) -> str | None:
+    """Return the hash of the file that a part's weights come from."""
+    found: str | None = read_json(part / "run.json").get(f"{'weights' if iterate == 'last' else 'milestones'}_sha256")
+    return found
+
+
+def _head_part(run: RunSpec, campaign: Path) -> Path | None:
+    """Return the part folder of the run whose head the experts share, None if they use their own."""
+    if run.trains_head or run.head_from is None:
+        return None
+    found = sorted(path.parent for path in (campaign / "runs" / run.head_from).glob("*/run.json"))
+    if not found:
+        raise SomaError(f"{run.id} shares the head of {run.head_from}, which {campaign} does not hold; train it.")
+    return found[0]
+
+
+def _facts(campaign: Path, run: RunSpec, iterate: Iterate) -> Card:
+    """Collect a run's facts from the campaign's files, leaving out those that are missing."""
+    corpus = campaign / "corpus" / "train" / "manifest.json"
+    data: tuple[str, ...] = ()
+    licence = ""
+    if corpus.exists():
+        known = read_json(corpus)
+        source = known["source"]["source"]
+        data = (
+            f"Training text: `{source}`, {known['documents']:,} documents, {known['text_bytes']:,} bytes "
+            f"(SHA-256 of the text {known['source_text_sha256'][:16]} ...).",
+        )
+        licence = _LICENCES.get(source, "")
+    losses: list[Loss] = []
+    for row in _rows(campaign / "measurements" / "losses.parquet", run, {"iterate": iterate, "seed": run.seed}):
+        name = f"{row['set']} ({row['split']})" if row["split"] else row["set"]
+        losses.append(
+            Loss(set=name, k=row["k"], nats=row["loss"], low=row["low"], high=row["high"], bytes=row["bytes"],
+                 documents=row["documents"])
+        )  # fmt: skip
+    costs: dict[str, Cost] = {}
+    machines = set()
+    for row in _rows(campaign / "measurements" / "costs.parquet", run, {}):
+        if row["quantity"] in COSTS and not isnan(row["value"]):
+            costs[row["quantity"]] = Cost(value=row["value"], unit=row["unit"], convention=row["convention"])
+            machines.add(f"{row['device']}, {row['threads']} thread(s), engine {row['engine']}")
+    limits: tuple[str, ...] = ()
+    settings = campaign / "settings" / "campaign.json"
+    if settings.exists() and (mark := read_json(settings).get("watermark")):
+        limits = (f"Its campaign is marked `{mark}`: a size that supports no conclusion.",)
+    return Card(
+        data=data,
+        licence=licence,
+        losses=tuple(losses),
+        costs=costs,
+        machine="; ".join(sorted(machines)),
+        limits=limits,
+    )
+
+
+def _rows(path: Path, run: RunSpec, where: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a measurement's rows for one run at the end of its budget."""
+    if not path.exists():
+        return
+    rows = pd.read_parquet(path)
+    for column, value in {"run": run.id, "update": run.updates, **where}.items():
+        rows = rows[rows[column] == value]
+    yield from rows.to_dict("records")

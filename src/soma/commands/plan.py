@@ -1,0 +1,100 @@
+"""The command `soma plan`: the expected cost of a campaign."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from soma.config.campaign import BASE, load
+from soma.models.count import operations_per_token
+from soma.plan import Plan, make_plan
+from soma.report.table import significant
+from soma.runs import RunSpec, operations_of
+
+RATES = {
+    "the paper's RTX 5090, 6.9e11 operations in 0.154 s at width 32": 4.5e12,
+    "one core of the pilot's CPU, 75 GF/s": 7.5e10,
+}
+
+
+def plan(configfile: Sequence[Path], rate: float | None) -> None:
+    """Print the expected cost of a campaign."""
+    print("\n".join(_plan_lines(make_plan(load(BASE, *configfile)), rate)))
+
+
+def _plan_lines(found: Plan, rate: float | None) -> list[str]:
+    runs = list(found.runs.values())
+    total = sum(float(run.operations(run.updates)) for run in runs)
+    jobs = sum(len(found.parts(run)) for run in runs)
+    lines = [f"campaign {found.config.campaign}: {len(runs)} runs in {jobs} training jobs", ""]
+    lines.append(f"{'product':20} {'runs':>5} {'jobs':>6} {'operations':>12}")
+    for name, group in runs_by_group(found).items():
+        spent = sum(float(run.operations(run.updates)) for run in group)
+        lines.append(f"{name:20} {len(group):5} {sum(len(found.parts(r)) for r in group):6} {significant(spent):>12}")
+    lines += [f"{'total':20} {len(runs):5} {jobs:6} {significant(total):>12}", ""]
+    lines.append("device-hours of the updates (validation, evaluation, preprocessing and measurements excluded)")
+    for name, per_second in (RATES | ({"--rate": rate} if rate else {})).items():
+        lines.append(f"  {significant(total / per_second / 3600):>10} h  at {per_second:.3g}/s: {name}")
+    final = sum(4 * run.parameters * (3 if run.keep_memory else 1) for run in runs)
+    legs = sum(4 * _state_size(run) for run in runs if run.leg is not None)
+    milestones = sum(4 * run.parameters * (2 * len(run.milestones) - 1) for run in runs)
+    lines += [
+        "",
+        f"disk: {significant(final / 1e9)} GB of final weights, {significant(milestones / 1e9)} GB of earlier "
+        f"milestones and averages, {significant(legs / 1e9)} GB of last legs",
+    ]
+    held = getattr(found.config.data.train, "bytes", None)
+    if held:
+        vectors = held // found.config.data.window * found.config.routing.svd * 4
+        lines[-1] += f", {significant(held / 1e9)} GB of text, {significant(vectors / 1e9)} GB of router features"
+    sizes = f"{'arm':36} {'N':>4} {'width':>6} {'parameters':>11} {'expert':>11} {'served':>11}"
+    lines += ["", f"{sizes} {'updates':>10} {'operations':>11} seeds"]
+    for arm, of_arm in found.arm_runs.items():
+        run = of_arm[0]
+        expert, served = _per_byte(run), _served(found, arm)
+        sizes = f"{arm:36} {run.experts:4} {run.settings.width:6} {run.parameters:11,} {expert:11,}"
+        cost = significant(float(run.operations(run.updates)))
+        lines.append(f"{sizes} {served:11,} {run.updates:10,} {cost:>11} {len(of_arm):5}")
+    lines.append("(expert, served: forward operations for a byte, of one expert and of all k that answer)")
+    serving = {arm: _served(found, arm) for arm in found.config.products.inference.arms}
+    most, least = max(serving, key=serving.__getitem__), min(serving, key=serving.__getitem__)
+    ratio = significant(serving[most] / serving[least])
+    return [*lines, f"of Table 12's arms, {most} takes {ratio} times the operations of {least} to serve a byte"]
+
+
+def runs_by_group(found: Plan) -> dict[str, list[RunSpec]]:
+    """Group the runs by the first product that needs them."""
+    groups: dict[str, list[RunSpec]] = {"seed runs": [run for run in found.runs.values() if run.kind == "seed"]}
+    taken = {run.id for run in groups["seed runs"]}
+    fixed = list(found.config.products.fixed_size.arms)
+    products = {"equal total size": fixed} | {
+        group: list(arms) for group, arms in found.groups.items() if group not in fixed
+    }
+    for name, arms in products.items():
+        own = [run for arm in arms for run in found.arm_runs[arm] if run.id not in taken]
+        groups[name] = list({run.id: run for run in own}.values())
+        taken |= {run.id for run in own}
+    groups["continued"] = [run for run in found.runs.values() if run.id not in taken]
+    return {name: runs for name, runs in groups.items() if runs}
+
+
+def _state_size(run: RunSpec) -> int:
+    """Return the size of a resume state in numbers: weights with two moments, or with the states of a population."""
+    s = run.settings
+    if s.method != "eggroll":
+        return 3 * run.parameters
+    members = {"carry": s.eggroll.population, "pair_shared": s.eggroll.population // 2, "reset": 0}[s.eggroll.state]
+    return run.parameters + members * s.depth * s.width
+
+
+def _served(found: Plan, arm: str) -> int:
+    """Return the forward operations per byte of all active experts."""
+    return _per_byte(found.arm_runs[arm][0]) * found.arms[arm].active
+
+
+def _per_byte(run: RunSpec) -> int:
+    """Return the forward operations per byte of one expert."""
+    s = run.settings
+    if s.method == "eggroll":
+        return operations_of(s, 1) // (s.eggroll.population * s.eggroll.tokens)
+    return operations_per_token(run.model)

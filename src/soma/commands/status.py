@@ -1,0 +1,54 @@
+"""The command `soma status`: how much of a campaign is done, running and left."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from soma.commands.plan import runs_by_group
+from soma.config.campaign import BASE, load
+from soma.files.atomic import read_json
+from soma.plan import Plan, make_plan
+from soma.report.table import significant
+
+
+def status(configfile: Sequence[Path]) -> None:
+    """Print how many jobs are done, running and left."""
+    found = make_plan(load(BASE, *configfile))
+    print("\n".join(_status_lines(found, Path("results") / found.config.campaign)))
+
+
+def _status_lines(found: Plan, results: Path) -> list[str]:
+    lines = [f"campaign {found.config.campaign} in {results}", ""]
+    lines.append(f"{'training':20} {'done':>6} {'running':>8} {'left':>6}")
+    spent, seconds, left = (defaultdict[str, float](float) for _ in range(3))  # by method
+    for name, runs in runs_by_group(found).items():
+        counts = {"done": 0, "running": 0, "left": 0}
+        for run in runs:
+            parts = found.folders(run)
+            share = run.operations(run.updates) / len(parts)
+            for folder in parts:
+                cost = results / "runs" / folder / "cost.json"
+                if cost.exists():
+                    counts["done"] += 1
+                    spent[run.settings.method] += share
+                    seconds[run.settings.method] += read_json(cost)["ledger"]["seconds"].get("update", 0.0)
+                else:
+                    started = (results / "resume" / folder / "state.safetensors").exists()
+                    counts["running" if started else "left"] += 1
+                    left[run.settings.method] += share
+        lines.append(f"{name:20} {counts['done']:6} {counts['running']:8} {counts['left']:6}")
+    lines.append("(running: saved and not finished, whether or not a process works on it now)")
+    if spent and left:
+        speed = dict.fromkeys(left, sum(spent.values()) / sum(seconds.values()))
+        speed |= {method: spent[method] / seconds[method] for method in spent}
+        hours = sum(work / speed[method] for method, work in left.items()) / 3600
+        lines.append(f"left: {significant(hours)} device-hours of updates, every method at its speed so far")
+    lines.append("")
+    kinds = {"evaluation": "*/*.parquet", "measurements": "*.parquet", "tables": "*.md", "figures": "*.svg"}
+    for folder, wanted in kinds.items():
+        lines.append(f"{folder:20} {len(list((results / folder).glob(wanted))):6} files")
+    report = results / "report.html"
+    lines.append(f"{'report':20} {'there' if report.exists() else 'not yet':>6}")
+    return lines

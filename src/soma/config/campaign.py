@@ -1,0 +1,235 @@
+"""Typed configuration of a campaign.
+
+`config/config.yaml` is the base; an overlay (`config/toy.yaml`, `config/paper.yaml`, or your own) is merged over it.
+Everything is validated before anything runs; an unknown key is an error that names it. The JSON schema under
+`workflow/schemas/` and `config/README.md` are generated from the models of this package.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from soma.config.base import Fraction, Model, Positive
+from soma.config.data import Data
+from soma.config.products import Products
+from soma.config.routing import Routing
+from soma.config.training import Compute, Training
+from soma.errors import SomaError
+
+
+class SeedRun(Training):
+    """The run that every expert starts from: one model, all windows, random initialisation, a trained head."""
+
+    subset: Fraction = 1.0
+    """Share of the training windows that it uses."""
+
+
+class Arm(Training):
+    """One line of a comparison, with one run per seed."""
+
+    label: str = ""
+    """Name in tables and figures; empty: derived from the settings."""
+    recipe: str | None = None
+    """Named settings applied between `training` and this arm's own."""
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0,)
+    """Seeds; each is an independent run with an independent seed run."""
+    k: Positive | None = None
+    """Experts whose predictions are averaged; null: min(4, N)."""
+    counterpart: str | None = None
+    """Row of the paper's Tables 4 and 9 to compare with this arm, as method-nN-pP (`soma-n2-p64`)."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Arm:
+        if self.k is not None and self.k > self.experts:
+            raise ValueError(f"k ({self.k}) must not be larger than the number of experts ({self.experts})")
+        if self.updates is None and self.operations is None:
+            raise ValueError("give the budget as `updates` or as `operations`")
+        return self
+
+    @property
+    def active(self) -> int:
+        """Number of experts that a prediction averages (k)."""
+        return self.k if self.k is not None else min(4, self.experts)
+
+
+class Config(Model):
+    campaign: Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$")]
+    """Name; outputs are written to results/<campaign>/."""
+    watermark: str = ""
+    """Text over every figure and under every table; empty: none."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of every random stream that does not belong to a run: splits, router, bootstrap."""
+    compute: Compute = Compute()
+    """Device, parallelism and engine."""
+    data: Data = Data()
+    """Corpora, windows, splits."""
+    routing: Routing = Routing()
+    """Features, clusters, router."""
+    bootstrap_draws: Positive = 10_000
+    """Paired bootstrap draws over documents for a 95 % interval."""
+    training: Training = Training()
+    """Defaults of every run."""
+    seed_run: SeedRun
+    """Changes to `training` for the seed run; sizes come from the arm it serves."""
+    recipes: dict[str, Training] = Field(default_factory=dict)
+    """Named changes to `training` that arms can share."""
+    arms: dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$")], Arm]
+    """Named runs; each merges training < recipe < its own keys."""
+    products: Products
+    """Arms shown in each table and figure."""
+    untestable: dict[Annotated[str, Field(pattern="^C[0-9]+$")], str] = Field(default_factory=dict)
+    """Claims that this campaign is too small to test, each with the reason printed on the claims page."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        if self.seed_run.updates is None:
+            raise ValueError("seed_run.updates is missing: give the seed run's budget in updates")
+        for name in (*self.products.arms, *self.products.bases):
+            if name not in self.arms:
+                raise ValueError(f"products name the arm `{name}`, which `arms` does not describe")
+        if self.arms[self.products.precision.arm].head != "local":
+            raise ValueError(f"products.precision.arm is `{self.products.precision.arm}`, which has no head of its own")
+        self._check_products()
+        for name, arm in self.arms.items():
+            self._check_start(name, arm)
+        for name, run in [("seed_run", self.seed_run), *self.arms.items()]:
+            if run.crop > self.data.window:
+                raise ValueError(f"{name}: crop ({run.crop} bytes) must not exceed data.window ({self.data.window})")
+        return self
+
+    def _check_start(self, name: str, arm: Arm) -> None:
+        """Check that an arm which continues another can take over its weights."""
+        if arm.start in ("seed", "random"):
+            return
+        other = self.arms.get(arm.start)
+        if other is None:
+            raise ValueError(f"arms.{name}.start is `{arm.start}`; use seed, random or the name of an arm")
+        if other.start not in ("seed", "random"):
+            raise ValueError(f"arms.{name}.start is `{arm.start}`, which is a continuation itself")
+        for key in ("method", "experts", "width", "depth", "embedding", "head"):
+            if getattr(arm, key) != getattr(other, key):
+                raise ValueError(f"arms.{name} continues `{arm.start}`, so its `{key}` must be the same")
+
+    def _check_products(self) -> None:
+        p = self.products
+        for name in (p.objective.arm, p.sweep.arm, *p.variance.arms, *p.reference.arms, *p.estimators.arms):
+            if self.arms[name].method != "spsa":
+                raise ValueError(f"products measure the SPSA estimate of `{name}`, which trains by another method")
+        for name in p.inference.arms:
+            if name not in p.fixed_size.arms:
+                raise ValueError(f"products.inference.arms names `{name}`, which is not among products.fixed_size")
+        if self.arms[p.populations.arm].method != "eggroll":
+            raise ValueError(f"products.populations.arm is `{p.populations.arm}`, which is no `eggroll` arm")
+        if self.arms[p.active.pairs].experts < 3:
+            raise ValueError(f"products.active.pairs is `{p.active.pairs}`, which has fewer than three experts")
+        for batch in p.sweep.batch:
+            base = self.arms[p.sweep.arm].batch
+            if batch > base and batch % base:
+                raise ValueError(f"products.sweep.batch holds {batch}, which is no multiple of the arm's {base}")
+
+
+# ------------------------------------------------------------------------------------------------------ reading
+
+
+def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge an overlay deeply over a base; a different `source` replaces the whole source.
+
+    A `null` under `arms`, `recipes` or `untestable` removes the entry (in `resolve`).
+    """
+    out = dict(base)
+    for key, value in overlay.items():
+        old = out.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            other_source = isinstance(value.get("source"), str) and value["source"] != old.get("source")
+            out[key] = dict(value) if other_source else merge(old, value)
+        else:
+            out[key] = value
+    return out
+
+
+def resolve(raw: Mapping[str, Any], where: str = "configuration") -> Config:
+    """Validate a merged configuration and complete its arms (training < recipe < arm).
+
+    Raises:
+        SomaError: one sentence per problem, each naming the key.
+    """
+    raw = dict(raw)
+    training = raw.get("training") or {}
+    recipes = {k: v for k, v in (raw.get("recipes") or {}).items() if v is not None}
+    arms = {k: v for k, v in (raw.get("arms") or {}).items() if v is not None}
+    if isinstance(training, Mapping):
+        for name, arm in arms.items():
+            if not isinstance(arm, Mapping):
+                continue
+            recipe = arm.get("recipe")
+            if recipe is not None and recipe not in recipes:
+                known = ", ".join(sorted(recipes)) or "none"
+                raise SomaError(
+                    f"{where}: arms.{name}.recipe is `{recipe}`, which `recipes` does not describe (known: {known})."
+                )
+            arms[name] = merge(merge(training, recipes.get(recipe) or {}), arm)
+        if isinstance(raw.get("seed_run"), Mapping):
+            raw["seed_run"] = merge(training, raw["seed_run"])
+    raw["recipes"], raw["arms"] = recipes, arms
+    raw["untestable"] = {k: v for k, v in (raw.get("untestable") or {}).items() if v is not None}
+    try:
+        return Config.model_validate(raw)
+    except ValidationError as error:
+        raise SomaError(f"{where}: " + "; ".join(_sentence(e) for e in error.errors())) from None
+
+
+def _sentence(error: Any) -> str:
+    path = ".".join(str(p) for p in error["loc"])
+    if error["type"] == "extra_forbidden":
+        return f"unknown key `{path}`; config/README.md lists every key"
+    if error["type"] == "missing":
+        return f"`{path}` is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        return f"{path}: {message}" if path else message
+    return f"`{path}` is {error['input']!r}: {message[0].lower()}{message[1:]}"
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """A safe loader that reads `1e-3` and `8.33e6` as numbers, as YAML 1.2 specifies; PyYAML reads them as strings."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
+)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read one YAML mapping with the safe loader."""
+    try:
+        value = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+    except FileNotFoundError:
+        raise SomaError(f"{path} does not exist; name a configuration file that does.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SomaError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(value, dict):
+        raise SomaError(f"{path} must hold a mapping of keys at its top level.")
+    return value
+
+
+BASE = Path("config/config.yaml")
+"""The base file, from the folder of the project."""
+
+
+def load(base: Path, *overlays: Path) -> Config:
+    """Load the base file with overlays merged over it, in order."""
+    raw = read_yaml(base)
+    for overlay in overlays:
+        raw = merge(raw, read_yaml(overlay))
+    return resolve(raw, where=str(overlays[-1] if overlays else base))
+
+
+def campaign_config(base: Path, overlay: Mapping[str, Any]) -> Config:
+    """Merge Snakemake's `--configfile` and `--config` values over the base file."""
+    return resolve(merge(read_yaml(base), overlay), where="the configuration")

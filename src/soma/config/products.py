@@ -1,0 +1,350 @@
+"""Settings of the products: the arms in every table and figure, and the parameters of measurements.
+
+Arms are given by name; soma.config.campaign checks that they are described. Products with `variants` derive arms from
+one by changing a setting, so that a grid need not be written out.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from soma.config.base import Model, Positive
+
+Arms = Annotated[tuple[str, ...], Field(min_length=1)]
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+Counts = Annotated[tuple[Positive, ...], Field(min_length=1)]
+PositiveNumber = Annotated[float, Field(gt=0)]
+
+
+class FixedSize(Model):
+    """Figure 1, Tables 2, 3, 4 and 9, claims C1 and C2: arms of equal total size."""
+
+    soma: str
+    """The arm that the claim is about."""
+    against: tuple[str, ...]
+    """Arms that it is claimed to beat."""
+    also: tuple[str, ...] = ()
+    """Further arms in the same tables and figure."""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return (self.soma, *self.against, *self.also)
+
+
+class Controls(Model):
+    """Beyond the paper: other possible explanations of the comparison at equal total size."""
+
+    random: str
+    """The claim's arm on random shards (B1)."""
+    sizes: Arms
+    """Monoliths at the same number of operations, from small to large; one has a single expert's size (B2, B7)."""
+    single: str
+    """The arm among `sizes` with the size of a single expert of the claim's arm (B2)."""
+
+    @model_validator(mode="after")
+    def _listed(self) -> Controls:
+        if self.single not in self.sizes:
+            raise ValueError(f"single is `{self.single}`, which is not one of sizes")
+        return self
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return (self.random, *self.sizes)
+
+
+class Backpropagation(Model):
+    """Table 5, claim C16: zeroth-order arms against backpropagation, on ensemble validation."""
+
+    pairs: Annotated[tuple[tuple[str, str], ...], Field(min_length=1)]
+    """A zeroth-order arm and a `bptt` arm with the same experts, for each N."""
+    operations: Annotated[tuple[PositiveNumber, ...], Field(min_length=1)]
+    """Budgets at which to compare both; losses between two milestones are interpolated."""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return tuple(arm for pair in self.pairs for arm in pair)
+
+
+class Tuning(Model):
+    """Tables 6 and 7, claim C3: the same search for both methods, chosen on ensemble validation, then tested once."""
+
+    soma: str
+    """Arm whose lr and eps are searched ..."""
+    spsa: str
+    """... and the arm it is compared with."""
+    settings: Annotated[tuple[tuple[float, float], ...], Field(min_length=1)]
+    """Pairs of lr and eps, each run with every seed and the arm's own budget."""
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=2)]
+    """Seeds of every setting."""
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        return (self.soma, self.spsa)
+
+    def variants(self, base: str) -> dict[str, dict[str, Any]]:
+        """Return the names of the arms derived from a base arm, and the changes in each."""
+        return {f"{base}-lr{lr:g}-eps{eps:g}": {"lr": lr, "eps": eps, "seeds": self.seeds} for lr, eps in self.settings}
+
+
+class Population(Model):
+    """One candidate in the search over EGGROLL's settings."""
+
+    population: Annotated[int, Field(ge=2)]
+    """As in `training.eggroll`."""
+    streams: Positive
+    """As in `training.eggroll`."""
+    tokens: Positive
+    """As in `training.eggroll`."""
+    alpha: Annotated[float, Field(gt=0, le=1)]
+    """As in `training.eggroll`."""
+    step: PositiveNumber
+    """As in `training.eggroll`."""
+
+
+class Populations(Model):
+    """Beyond the paper: the search for EGGROLL's settings at this size, on ensemble validation."""
+
+    arm: str
+    """The `eggroll` arm of the comparison; the search uses its model and the operations below."""
+    settings: Annotated[tuple[Population, ...], Field(min_length=1)]
+    """Candidate settings, each run with every seed."""
+    operations: PositiveNumber
+    """Budget of every run."""
+    seeds: Seeds = (0,)
+    """Seeds of every setting."""
+
+
+class Paired(Model):
+    """Figure 4, claim C5: independent and summed losses compared, with the same start, batches and probes."""
+
+    early: tuple[str, str]
+    """Arms with independent and with summed losses, from the seed run."""
+    late: tuple[str, str]
+    """The same two as continuations of a trained arm."""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return (*self.early, *self.late)
+
+
+class Allocation(Model):
+    """Table 11, claim C14: continuations of one arm at equal operations with different splits of n_pert and batch."""
+
+    arms: Annotated[tuple[str, ...], Field(min_length=2)]
+    """The continuations; the first is compared with every other."""
+    margin: PositiveNumber = 0.005
+    """Test losses closer than this (nats per byte) count as equal."""
+
+
+class Sweep(Model):
+    """Figures 7, 8, 13 and 14, Table 10, claims C8 and C15: one setting at a time, on ensemble validation."""
+
+    arm: str
+    """Base arm, whose number of experts is used in the other two sweeps."""
+    experts: Counts
+    """Values of N; every expert has the arm's width and updates."""
+    n_pert: Counts
+    """Numbers of directions."""
+    batch: Counts
+    """Sequences per update; above the arm's batch, batches are accumulated, each with its own directions."""
+    operations: Annotated[tuple[PositiveNumber, ...], Field(min_length=1)]
+    """Budgets of Table 10."""
+
+    def variants(self, base: Any) -> dict[str, dict[str, Any]]:
+        """Return the names of the derived arms and the changes in each; `base` is the arm."""
+        out: dict[str, dict[str, Any]] = {}
+        for n in self.experts:
+            out[f"{self.arm}-n{n}"] = {"experts": n, "k": None}
+        for n_pert in self.n_pert:
+            out[f"{self.arm}-p{n_pert}"] = {"n_pert": n_pert}
+        for batch in self.batch:
+            accumulation = max(1, batch // base.batch)
+            out[f"{self.arm}-b{batch}"] = {"batch": batch // accumulation, "accumulation": accumulation}
+        return out
+
+
+class Ablation(Model):
+    """Figure 9, claim C12: partition, start and head, under backpropagation."""
+
+    base: str
+    """Semantic clusters, start from the seed run, full tied head."""
+    partition: Arms
+    """The base arm on other shards."""
+    start: Arms
+    """The base arm from another start."""
+    head: Arms
+    """The base arm with another treatment of the head."""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return (self.base, *self.partition, *self.start, *self.head)
+
+
+class Variance(Model):
+    """Figure 10, claim C6: relative variance of the gradient estimate at saved checkpoints."""
+
+    arms: Arms
+    """SPSA arms of equal total size and different N."""
+    probes: Annotated[int, Field(ge=2)] = 128
+    """Number of single probes."""
+    chunks: Positive = 2
+    """Fixed chunks of expert-validation text, one batch each."""
+    batch: Positive = 16
+    """Sequences per chunk."""
+    n_pert: Counts = (1, 4, 16, 64)
+    """Numbers of directions whose mean is measured; each divides `probes`."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> Variance:
+        if any(self.probes % n for n in self.n_pert):
+            raise ValueError(f"every n_pert must divide probes ({self.probes})")
+        return self
+
+
+class Objective(Model):
+    """Figure 11, claims C4 and C13: a fixed separable objective, and the split of directions and sequences."""
+
+    arm: str
+    """A trained SPSA arm; four of its experts (or all, if it has fewer) are used."""
+    sets: Annotated[int, Field(ge=2)] = 32
+    """Independent sets of probes."""
+    n_pert: Positive = 64
+    """Directions per set."""
+    batch: Positive = 16
+    """Sequences in each expert's fixed batch."""
+    coordinates: Positive = 128
+    """Random coordinates of each expert that are perturbed to study the split."""
+    pool: Positive = 32
+    """Sequences from which batches are drawn."""
+    product: Positive = 256
+    """Product of n_pert and B."""
+    probes: Positive = 1024
+    """Directions measured on the whole pool."""
+    repeats: Positive = 256
+    """Estimates assembled from them for every split."""
+
+
+class Reference(Model):
+    """Figure 5, Table 8, claim C7: error of the estimate against a backpropagation reference."""
+
+    arms: Arms
+    """SPSA arms of equal total size and different N."""
+    sequences: Positive = 512
+    """Sequences in each of the two disjoint reference batches, per expert."""
+    settings: Annotated[tuple[tuple[Positive, Positive], ...], Field(min_length=1)]
+    """Pairs of n_pert and B; the arms are compared at the first."""
+    repeats: Annotated[int, Field(ge=2)] = 8
+    """Estimates per setting."""
+
+
+class Active(Model):
+    """Figures 16 and 17, claims C10 and C11: how many experts to average, and which pairs are complementary."""
+
+    arms: Arms
+    """Arms whose loss is measured for every number of active experts."""
+    pairs: str
+    """The arm among them whose pairs of experts are compared; it needs at least three experts."""
+
+    @model_validator(mode="after")
+    def _listed(self) -> Active:
+        if self.pairs not in self.arms:
+            raise ValueError(f"pairs is `{self.pairs}`, which is not one of arms")
+        return self
+
+
+class Inference(Model):
+    """Tables 12 and 13, Figures 6 and 15, claim C9: throughput of complete requests."""
+
+    arms: Arms
+    """Trained arms of equal total size."""
+    many: str
+    """Arm with many experts that is claimed to be fast ..."""
+    few: str
+    """... and the arm with few."""
+    requests: Positive = 256
+    """Requests per batch."""
+    repeats: Positive = 7
+    """Timed repeats; the median is reported."""
+    warmups: Positive = 2
+    """Untimed repeats before them."""
+
+    @model_validator(mode="after")
+    def _listed(self) -> Inference:
+        for name in (self.many, self.few):
+            if name not in self.arms:
+                raise ValueError(f"`{name}` is not one of arms")
+        return self
+
+
+class Estimators(Model):
+    """Beyond the paper: estimators from the literature at equal operations, by loss reached and by variance."""
+
+    arms: Arms
+    """SPSA arms that differ only in `probe` and `difference`; the first is the paper's."""
+    repeats: Annotated[int, Field(ge=2)] = 32
+    """Independent estimates per variance."""
+
+
+class PrecisionOfDifferences(Model):
+    """Beyond the paper: the error of a finite difference as a function of eps, for coarser matrix products (B6)."""
+
+    arm: str
+    """Arm whose first run is measured, at its initial and trained weights; it must train its head."""
+    eps: Annotated[tuple[PositiveNumber, ...], Field(min_length=1)] = (1e-2, 1e-3, 1e-4, 1e-5)
+    """Perturbation sizes."""
+    directions: Positive = 16
+    """Directions in the batch."""
+    batch: Positive = 16
+    """Sequences in the batch."""
+
+
+class Products(Model):
+    fixed_size: FixedSize
+    """The comparison at equal total size."""
+    controls: Controls
+    """Other possible explanations of it."""
+    backpropagation: Backpropagation
+    """Zeroth-order training against backpropagation."""
+    tuning: Tuning
+    """The equal search over lr and eps."""
+    populations: Populations
+    """The search for EGGROLL's settings."""
+    paired: Paired
+    """Independent and summed losses compared."""
+    allocation: Allocation
+    """Continuations with different splits."""
+    sweep: Sweep
+    """N, n_pert and B, one at a time."""
+    ablation: Ablation
+    """Partition, start and head."""
+    variance: Variance
+    """Variance of the gradient estimate."""
+    objective: Objective
+    """A fixed separable objective."""
+    reference: Reference
+    """Error against backpropagation."""
+    active: Active
+    """Number of active experts, and pairs."""
+    inference: Inference
+    """Throughput of inference."""
+    estimators: Estimators
+    """Estimators at equal operations."""
+    precision: PrecisionOfDifferences
+    """The precision of the finite difference."""
+
+    @property
+    def arms(self) -> list[str]:
+        """Every configured arm that a product runs unchanged, once."""
+        named = (
+            *self.fixed_size.arms, *self.controls.arms, *self.backpropagation.arms, *self.paired.arms,
+            *self.allocation.arms, *self.ablation.arms, *self.variance.arms, self.objective.arm, *self.reference.arms,
+            *self.active.arms, *self.inference.arms, *self.estimators.arms, self.precision.arm,
+        )  # fmt: skip
+        return list(dict.fromkeys(named))
+
+    @property
+    def bases(self) -> list[str]:
+        """Every arm from which a product derives others."""
+        return [*self.tuning.bases, self.sweep.arm, self.populations.arm]

@@ -1,0 +1,155 @@
+"""Settings of a run's training and of the machine it uses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from soma.config.base import Fraction, Model, Positive
+
+Difference = Literal["central", "one-sided", "curvature", "alternating"]
+"""Estimator of the slope of the loss along a direction (`soma.estimators.spsa`)."""
+
+
+class Plateau(Model):
+    patience: Positive = 1000
+    """Updates without an improvement after which lr and eps are both multiplied by `factor`."""
+    min_improvement: Annotated[float, Field(ge=0)] = 1e-8
+    """Smallest decrease of the best expert-validation loss that counts as an improvement, nats per byte."""
+    factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    """Factor for lr and eps."""
+    floor: Annotated[float, Field(gt=0)] = 1e-5
+    """Lower limit of lr and eps."""
+    every: Positive = 100
+    """Updates between two measurements of the expert-validation loss."""
+    windows: Positive = 64
+    """Number of expert-validation windows measured (always the first ones of the shard)."""
+
+
+class Eggroll(Model):
+    population: Annotated[int, Field(ge=2)] = 1 << 20
+    """Population size; half as many antithetic pairs."""
+    streams: Positive = 256
+    """Streams of text among which the members are divided (the paper's batch)."""
+    tokens: Positive = 100
+    """Bytes per stream and update."""
+    sigma: Annotated[float, Field(gt=0)] = 0.0625
+    """Size of the perturbations (sigma_shift = 4)."""
+    alpha: Fraction = 0.01
+    """Significance level of the z-test: the share of parameters that move by chance."""
+    step: Annotated[float, Field(gt=0)] = 0.01
+    """Step size of a parameter that moves (float_step)."""
+    state: Literal["carry", "reset", "pair_shared"] = "carry"
+    """State from which a member starts an update: its own last state, zero, or the mean of its pair's."""
+    nonlinearity: Literal["clip", "sigmoid_tanh"] = "clip"
+    """The original's saturation (`clip`), or the usual gate functions."""
+    separator: Annotated[int, Field(ge=0, le=255)] | None = 0
+    """Input byte before which states are zeroed; null: never."""
+    pair_chunk: Positive = 256
+    """Pairs computed at once; part of the run's definition, since products of other shapes round differently."""
+
+
+class Training(Model):
+    """Settings of a run; a recipe or an arm states only its changes."""
+
+    method: Literal["spsa", "bptt", "eggroll"] = "spsa"
+    """How an expert learns: differences along random directions (`spsa`), backpropagation through time (`bptt`), or
+    evolution strategies with rank-one perturbations (`eggroll`; a gated recurrent model, `depth` 6 in the paper)."""
+    experts: Positive = 1
+    """Number of experts (N)."""
+    width: Positive = 32
+    """Width of a body (d)."""
+    depth: Positive = 2
+    """Residual blocks (D)."""
+    embedding: Positive = 32
+    """Width of the byte embedding, which is also the decoder (d_E)."""
+    head: Literal["shared-frozen", "local"] = "local"
+    """`local`: every expert trains its own tied head; `shared-frozen`: all use the seed run's head unchanged."""
+    partition: Literal["clusters", "random", "iid"] = "clusters"
+    """Training windows of an expert: its cluster, a random disjoint shard, or all windows."""
+    loss: Literal["independent", "summed"] = "independent"
+    """With `spsa`, the factor of an expert's probe: the difference of its own loss, or of the sum over all experts."""
+    head_path: Literal["full", "decoder"] = "full"
+    """With `bptt`, `full` includes the head's use as input embedding in a local head's gradient; `spsa` never does."""
+    start: str = "seed"
+    """`seed`: copy the seed run's weights; `random`: initialise at random; or the name of an arm of the same sizes,
+    whose experts and optimiser state are continued (from its run with the same seed, or else with its first seed)."""
+    n_pert: Positive = 64
+    """Directions per batch, each used with both signs unless `difference` says otherwise."""
+    batch: Positive = 64
+    """Sequences per batch (B)."""
+    accumulation: Positive = 1
+    """Independent batches per update (A), each with its own n_pert directions."""
+    crop: Annotated[int, Field(ge=1)] = 128
+    """Bytes predicted per training sequence (T), at a random position in a window."""
+    probe: Literal["sparse", "dense", "gaussian"] = "sparse"
+    """Directions: `sparse` Rademacher probes zero half of the weights (but no gain), `dense` ones none; `gaussian` ones
+    are standard normal in every weight."""
+    difference: Difference = "central"
+    """Slope along a direction and its forwards per batch: `central` (L+ - L-)/(2 eps), 2 n_pert; `one-sided` (L+ -
+    L0)/eps, n_pert + 1; `curvature` (1.5-SPSA), central divided by max((abs(L+ - 2 L0 + L-)/eps^2)^0.1, 1), 2 n_pert +
+    1; `alternating`, one-sided, with the same directions and the opposite sign in the next update, n_pert + 1."""
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    """Initial learning rate of the body."""
+    eps: Annotated[float, Field(gt=0)] = 1e-3
+    """Initial perturbation size."""
+    head_lr: Annotated[float, Field(gt=0)] = 1e-2
+    """Initial learning rate of a local head."""
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """Adam's decay of the first moment."""
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    """Adam's decay of the second moment."""
+    delta: Annotated[float, Field(gt=0)] = 1e-8
+    """Adam's denominator offset."""
+    weight_decay: Annotated[float, Field(ge=0)] = 1e-4
+    """Coupled weight decay of the body."""
+    average: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    """Decay of the exponential average of the iterates."""
+    plateau: Plateau = Plateau()
+    """Schedule of lr and eps."""
+    eggroll: Eggroll = Eggroll()
+    """Settings of `eggroll`, which has no lr, eps, batch or crop."""
+    updates: Positive | None = None
+    """Budget in updates per expert ..."""
+    operations: Annotated[float, Field(gt=0)] | None = None
+    """... or in arithmetic operations of the whole run (all experts); give exactly one of the two."""
+    milestones: tuple[Fraction, ...] = (0.1, 0.25, 0.5, 0.75, 1.0)
+    """Shares of the budget at which a checkpoint is kept; the last is 1."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Training:
+        if list(self.milestones) != sorted(set(self.milestones)) or self.milestones[-1] != 1:
+            raise ValueError("milestones must increase and end with 1")
+        if self.updates is not None and self.operations is not None:
+            raise ValueError("give the budget as `updates` or as `operations`, not both")
+        if self.method == "eggroll":
+            if self.experts > 1 or self.start != "random":
+                raise ValueError("eggroll trains one model from a random start: set experts to 1 and start to random")
+            if self.eggroll.population % (2 * self.eggroll.streams):
+                raise ValueError("eggroll.population must be a whole number of pairs for each of eggroll.streams")
+        return self
+
+
+class Compute(Model):
+    engine: Literal["auto", "cpu", "triton", "torch", "reference"] = "auto"
+    """Engine that computes the perturbed losses; they differ in speed and rounding; `auto` takes the best one
+    available."""
+    device: str = "cpu"
+    """Torch device for training and evaluation."""
+    threads: Positive = 1
+    """Threads of one training process."""
+    workers: Positive = 1
+    """Processes that compute the features of the training windows; starting one takes seconds."""
+    experts_per_job: Positive = 1
+    """Experts that one process trains in lockstep."""
+    ddpp: Positive = 1
+    """Processes that divide the directions of a run with one expert (distributed perturbations)."""
+    exchange: Literal["seeds", "dense"] = "seeds"
+    """Data that they exchange: losses (the same bytes for any number of processes), or dense gradients as in the
+    paper."""
+    save_every: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds between two saves of the resume state."""
+    legs: bool = True
+    """Publish the resume state near the end of the first seed of each arm of Table 4, from which `soma replay`
+    reproduces the published weights."""

@@ -1,0 +1,86 @@
+"""Trained runs as steps open them: weights, shared head, and the router that chooses among experts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from soma.data.sets import EvaluationSet
+from soma.evaluation.rows import Iterate
+from soma.files.atomic import read_json
+from soma.models.lstm import initialise
+from soma.numerics.rng import Stream
+from soma.routing.features import Features
+from soma.routing.router import Router
+from soma.runs import RunSpec
+from soma.training.checkpoint import Checkpoints
+
+
+@dataclass(frozen=True)
+class Published:
+    """A run's published weights."""
+
+    run: RunSpec
+    checkpoints: Checkpoints
+    shared_head: Tensor | None
+    """Frozen head [V, H] that all experts of the run share, if any."""
+
+    @classmethod
+    def open(cls, entry: Mapping[str, Any], runs: Path, *, milestones: bool = False) -> Published:
+        """Open an entry of `Plan.published` in the folder of all runs: final weights, or all `milestones`."""
+        run = RunSpec.model_validate(entry["run"])
+        parts = {Path(part).name: runs / part for part in entry["parts"]}
+        head = runs / entry["head"] if entry["head"] else None
+        return cls(run, Checkpoints.open(run, parts, milestones=milestones), _frozen_head(run, head))
+
+    def heads(self, update: int, iterate: Iterate = "last") -> Tensor:
+        """Return the heads of all experts, [N, V, H], as a view if the head is shared."""
+        if self.shared_head is not None:
+            return self.shared_head.expand(self.run.experts, -1, -1)
+        return self.checkpoints.heads(update, iterate)
+
+    def weights(self, update: int, iterate: Iterate = "last") -> tuple[Tensor, Tensor]:
+        """Return bodies [N, M] and heads [N, V, H]."""
+        return self.checkpoints.bodies(update, iterate), self.heads(update, iterate)
+
+
+class Routers:
+    """The routers of a campaign, loaded at first use."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._features: Features | None = None
+        self._routers: dict[int, Router] = {}
+
+    def router(self, run: RunSpec) -> Router | None:
+        """Return the router of a run with clusters, else None."""
+        if "clusters" not in run.shards:
+            return None
+        if run.experts not in self._routers:
+            if self._features is None:
+                self._features = Features.load(self.folder / "features")
+            self._routers[run.experts] = Router.load(self.folder / f"router-n{run.experts}", self._features)
+        return self._routers[run.experts]
+
+    def select(self, run: RunSpec, data: EvaluationSet, k: int) -> NDArray[np.int64]:
+        """Choose experts of every window, [n, k]: the router's nearest, or the first k for shards without clusters."""
+        router = self.router(run)
+        if router is None:
+            return np.broadcast_to(np.arange(k), (len(data), k))
+        return router.route(data.windows, data.prefix, k)
+
+
+def _frozen_head(run: RunSpec, head: Path | None) -> Tensor | None:
+    """Return the head [V, H] that all experts share, from another run or as initialised; None if they share none."""
+    if run.trains_head or run.settings.method == "eggroll":
+        return None
+    if head is None:
+        return initialise(run.model, Stream.named(run.seed, run.kind, "init"))[1]
+    source = RunSpec.model_validate(read_json(head / "run.json")["run"])
+    return Checkpoints.open(source, {head.name: head}).heads(source.updates, "last")[0]

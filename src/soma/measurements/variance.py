@@ -1,0 +1,140 @@
+"""Relative centred variance of the SPSA estimate of a whole ensemble (Figure 10, claim C6).
+
+The ensemble's estimate from probe j concatenates the experts' estimates, x_j = (D_ej z_ej) over experts e, with D_ej
+the central difference of expert e's own loss.
+
+Shapes: N experts, J single probes, B sequences, T predicted bytes, M body parameters, V bytes, H embedding width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from soma.estimators.spsa import central_differences
+from soma.evaluation.published import Published
+from soma.forward.engine import Engine
+from soma.forward.probes import ProbeKind, Probes
+from soma.forward.torch_engine import TorchEngine
+from soma.measurements.gradients import exact_gradients
+from soma.measurements.inputs import Inputs
+from soma.models.spec import LSTMSpec
+from soma.numerics.rng import Stream
+
+
+def measure(at: Inputs) -> pd.DataFrame:
+    """Measure at the first and the last milestone of every run, on expert-validation text, in FP32 and FP64."""
+    frames = [rows for opened in at.opened() for rows in _of_run(at, opened)]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _of_run(at: Inputs, opened: Published) -> Iterator[pd.DataFrame]:
+    run, product = opened.run, at.product
+    chunks = np.stack(
+        [
+            [at.batch(run, e, product["batch"], chunk, "variance", validation=True) for e in range(run.experts)]
+            for chunk in range(product["chunks"])
+        ]
+    )
+    double = TorchEngine(torch.device(at.compute.device), torch.float64)
+    engines = {
+        f"fp32 ({at.engine.name})": (at.engine, product["probes"]),
+        "fp64": (double, product["probes"]),
+    }
+    for update in at.updates(run):
+        theta, head = opened.weights(update)
+        rows = ensemble_variance(
+            run.model, theta, head, chunks, engines, run.settings.eps, product["n_pert"], run.seed, run.settings.probe
+        )
+        sizes = {"coordinates": run.experts * run.model.size, "parameters": run.parameters}
+        yield rows.assign(run=run.id, seed=run.seed, update=update, **sizes)
+
+
+def ensemble_variance(
+    spec: LSTMSpec,
+    theta: Tensor,
+    head: Tensor,
+    chunks: NDArray[np.uint8],
+    engines: Mapping[str, tuple[Engine, int]],
+    eps: float,
+    n_perts: Sequence[int],
+    seed: int,
+    kind: ProbeKind = "sparse",
+) -> pd.DataFrame:
+    """Measure the variance at fixed weights on fixed text, one row per (chunk, precision, n_pert).
+
+    Args:
+        theta: bodies [N, M]; head: [N, V, H], or [1, V, H] shared by all.
+        chunks: bytes [chunks, N, B, T + 1], one batch per expert.
+        engines: engine by name of its precision, with the number J of single probes that it measures. All use the first
+            J of the same probes on a chunk.
+        eps: perturbation size.
+        n_perts: numbers of probes per estimate.
+
+    Returns:
+        `variance`: mean over single probes of ||x - E x||^2 / ||g||^2, divided by n_pert, with E x = diag(q) g and the
+            exact gradient g (docs/paper.md section 6); `variance_se`, its standard error over probes.
+        `grouped`: the same for means of n_pert probes, which measures the division by n_pert; `grouped_se`, its
+            standard error over the J / n_pert groups. Missing unless n_pert divides J; the error also with one group.
+        `predicted`: the formula of section 6 summed over experts; for Gaussian probes, with 3 as the fourth moment in
+            place of a sign's.
+    """
+    experts = theta.shape[0]
+    head = head.expand(experts, -1, -1)
+    stream = Stream.named(seed, "variance", "probe")
+    q = activity(spec, kind)
+    fourth = np.full(spec.size, 3.0) if kind == "gaussian" else q  # E z^4
+    rows: list[dict[str, Any]] = []
+    for chunk, tokens in enumerate(np.ascontiguousarray(chunks)):
+        exact = exact_gradients(spec, theta, head, tokens)
+        norm = (exact**2).sum()
+        predicted = ((fourth + q * (q.sum() - 2 * q)) * exact**2).sum() / norm
+        for precision, (engine, count) in engines.items():
+            probes = Probes(spec, stream, kind, chunk, tuple(range(experts)), range(count))
+            losses = engine.losses(spec, theta, head, tokens, probes, [eps] * experts)
+            slopes = central_differences(losses, [eps] * experts)
+            single = _squared_errors(engine, probes, slopes, q * exact, 1) / norm
+            for n in n_perts:
+                grouped = _squared_errors(engine, probes, slopes, q * exact, n) / norm if count % n == 0 else single[:0]
+                rows.append(
+                    {
+                        "chunk": chunk,
+                        "precision": precision,
+                        "experts": experts,
+                        "n_pert": n,
+                        "probes": count,
+                        "variance": single.mean() / n,
+                        "variance_se": _standard_error(single) / n,
+                        "grouped": grouped.mean() if len(grouped) else float("nan"),
+                        "grouped_se": _standard_error(grouped),
+                        "predicted": predicted / n,
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+def activity(spec: LSTMSpec, kind: ProbeKind) -> NDArray[np.float64]:
+    """Return q = E z^2, [M]; for a Rademacher probe, the probability that it moves a coordinate."""
+    return np.where(spec.gains, 1.0, 0.5) if kind == "sparse" else np.ones(spec.size)
+
+
+def _squared_errors(
+    engine: Engine, probes: Probes, slopes: NDArray[np.float64], mean: NDArray[np.float64], n: int
+) -> NDArray[np.float64]:
+    """Compute ||x - mean||^2 for the means x of n consecutive probes; slopes [N, J], mean [N, M], result [J / n]."""
+    out = np.empty(slopes.shape[1] // n)
+    for i in range(len(out)):
+        group = slice(i * n, (i + 1) * n)
+        x = engine.combine(probes.part(slice(None), group), slopes[:, group] / n)
+        out[i] = ((x - mean) ** 2).sum()
+    return out
+
+
+def _standard_error(values: NDArray[np.float64]) -> float:
+    return float(values.std(ddof=1) / len(values) ** 0.5) if len(values) > 1 else float("nan")

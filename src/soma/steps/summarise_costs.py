@@ -1,0 +1,33 @@
+"""The step `summarise-costs`: the six cost quantities of every run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from soma.analysis.costs import run_costs
+from soma.config.campaign import Config
+from soma.files.atomic import atomic_path, read_json
+from soma.plan import make_plan
+from soma.runs import RunSpec
+
+
+def summarise_costs(settings: Path, runs: Path, benchmarks: Sequence[Path], output: Path) -> None:
+    """Write the costs of every run of the campaign as Parquet.
+
+    Args:
+        settings: settings of the whole campaign.
+        runs: folder of all runs.
+        benchmarks: Snakemake's benchmark files of the preprocessing rules.
+    """
+    plan = make_plan(Config.model_validate(read_json(settings)))
+
+    def parts(run: RunSpec) -> dict[str, dict[str, object]]:
+        return {part: read_json(runs / run.id / part / "cost.json") for part in plan.parts(run)}
+
+    seconds = sum(float(pd.read_csv(path, sep="\t")["s"].sum()) for path in benchmarks)
+    with atomic_path(output) as path:
+        costs = run_costs(plan, {run.id: parts(run) for run in plan.runs.values()}, seconds)
+        costs.to_parquet(path, index=False)

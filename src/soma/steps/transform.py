@@ -1,0 +1,14 @@
+"""The step `transform`: the features of every training window."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from soma.data.windows import TrainWindows
+from soma.files.atomic import read_json
+from soma.routing.features import Features, transform_all
+
+
+def transform(settings: Path, train: Path, features: Path, output: Path, workers: int) -> None:
+    """Compute features of every training window."""
+    transform_all(TrainWindows(train, read_json(settings)["window"]), Features.load(features), output, workers)

@@ -1,0 +1,304 @@
+"""Digests of exactly the code that can change a byte of a step's output.
+
+A digest starts from the functions that a label names and follows the names that they use, definition by definition
+(`soma.workflow.meaning` defines which parts of a definition count). A class counts as a whole, and so does a module
+that is used in other ways than as `module.name`. Side effects of importing a module count for every module that imports
+it. A definition that names a C++ file includes that file, its includes and the compiler flags beside it. Code that is
+named only by a string and imported when used is not followed: it is an entry of a registry, and the label names the
+entry.
+
+Only the standard library is used, because Snakemake asks for the digest of every job before it runs anything.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from soma.errors import SomaError
+from soma.workflow import meaning
+from soma.workflow.meaning import Meaning
+
+LEARNERS = "soma.training.learner.LEARNERS"
+ENGINES = "soma.forward.engine.ENGINES"
+RUNNERS = "soma.inference.model.RUNNERS"
+LOADERS = "soma.data.sources.LOADERS"
+
+LEFT_OUT = {
+    **dict.fromkeys((LEARNERS, ENGINES, RUNNERS, LOADERS), "of what they list, the label names what is used"),
+    "soma.config.training.Compute": "says where a job runs and how fast; the label names the engine",
+    "soma.errors": "says what stopped a job, which then has no output",
+    "soma.files.hashes.check_files": "stops a job or lets it go on",
+    "soma.files.atomic.atomic_path": "puts a whole file in its place, whatever it holds",
+    "soma.files.atomic.atomic_directory": "does so with a folder",
+    "soma.files.atomic.write_bytes": "does so with bytes",
+    "soma.accounting.cost": "takes times, which are in no weight, loss or history; the rows of costs start from it",
+    "soma.accounting.machine": "names the device that times were taken on; the measurements of times start from it",
+}
+"""Modules and definitions that are not followed, and why they cannot change a result. A step that starts from one of
+them includes it."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    starts: tuple[str, ...]
+    """Functions that a job runs."""
+    varies: tuple[str, ...] = ()
+    """Registries whose entries a label names, in this order."""
+
+
+def _measurement(name: str, *starts: str, varies: str = ENGINES) -> _Step:
+    return _Step((f"soma.measurements.{name}.measure", "soma.measurements.inputs.measure", *starts), (varies,))
+
+
+STEPS = {
+    "download": _Step(("soma.steps.download.download_source",), (LOADERS,)),
+    "encode": _Step(("soma.steps.encode.encode_role",)),
+    "build-set": _Step(("soma.steps.evaluation_set.build_set",)),
+    "fit-features": _Step(("soma.steps.features.fit",)),
+    "transform": _Step(("soma.steps.features.transform",)),
+    "fit-router": _Step(("soma.steps.clusters.router",)),
+    "assign": _Step(("soma.steps.clusters.assign",)),
+    "shard": _Step(("soma.steps.shard.shard",)),
+    "train": _Step(("soma.training.job.train_part",), (LEARNERS, ENGINES)),
+    "evaluate": _Step(("soma.steps.evaluate.evaluate_group",), (ENGINES,)),
+    "measure-variance": _measurement("variance"),
+    "measure-objective": _measurement("objective"),
+    "measure-reference": _measurement("reference", "soma.accounting.machine"),
+    "measure-active": _measurement("active"),
+    "measure-inference": _measurement("inference", "soma.accounting.machine", varies=RUNNERS),
+    "measure-estimator-variance": _measurement("estimator_variance"),
+    "measure-precision": _measurement("precision"),
+    "choose": _Step(("soma.steps.choose.choose",)),
+    "summarise": _Step(("soma.steps.summarise.summarise",)),
+    "summarise-costs": _Step(("soma.steps.costs.summarise_costs", "soma.accounting.cost")),
+    "table": _Step(("soma.steps.report.write_table",)),
+    "figure": _Step(("soma.steps.report.write_figure",)),
+    "metrics": _Step(("soma.steps.metrics.write_metrics",)),
+    "summary": _Step(("soma.steps.report.write_summary",)),
+}
+"""Every step by the name of its command; measurements have their own name after `measure-`."""
+
+
+def code(label: str) -> str:
+    """Return `label:digest` for the code that a label stands for, as used in a rule's `params`.
+
+    A label is a step and the variants it uses: `encode`, `download/sotu`, `train/spsa/cpu`, `train/eggroll`,
+    `evaluate/cpu`, `measure-variance/cpu`. Several names of one kind are joined: `evaluate/cpu+torch`.
+
+    Raises:
+        SomaError: there is no such label.
+    """
+    return f"{label}:{_installed().digest(label)}"
+
+
+@cache
+def _installed() -> Package:
+    return Package(Path(__file__).parent)
+
+
+@dataclass
+class _Module:
+    """A parsed file."""
+
+    folder: Path
+    definitions: dict[str, list[ast.stmt]] = field(default_factory=dict)
+    imports: dict[str, str] = field(default_factory=dict)
+    """Full name behind each imported name."""
+    effects: list[ast.stmt] = field(default_factory=list)
+    """Statements that run on import, besides definitions."""
+
+    @classmethod
+    def read(cls, path: Path) -> _Module:
+        module = cls(path.parent)
+        for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+            match statement:
+                case ast.Import() | ast.ImportFrom():
+                    module.imports |= meaning.bindings(statement)
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    module.definitions.setdefault(name, []).append(statement)
+                case ast.Assign() | ast.AnnAssign() | ast.AugAssign() if names := _assigned(statement):
+                    for name in names:
+                        module.definitions.setdefault(name, []).append(statement)
+                case ast.Expr(value=ast.Constant()):
+                    pass
+                case _:
+                    module.effects.append(statement)
+                    for node in ast.walk(statement):
+                        if isinstance(node, ast.Import | ast.ImportFrom):
+                            module.imports |= meaning.bindings(node)
+        return module
+
+
+def _assigned(statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[str]:
+    """Return the names that an assignment binds, or none if it modifies an object."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    parts = [part for t in targets for part in (t.elts if isinstance(t, ast.Tuple | ast.List) else [t])]
+    names = [part.id for part in parts if isinstance(part, ast.Name)]
+    return names if len(names) == len(parts) else []
+
+
+class Package:
+    """The source of `soma` in a folder; every file and statement is read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self._modules: dict[str, _Module | None] = {}
+        self._meanings: dict[ast.stmt, Meaning] = {}
+        self._sources: dict[Path, tuple[str, list[str]]] = {}
+        self._digests: dict[str, str] = {}
+
+    def digest(self, label: str) -> str:
+        """Return the SHA-256 of everything that a label reaches."""
+        if label not in self._digests:
+            reached = "".join(f"{name}\0{text}\0" for name, text in sorted(self.reached(label).items()))
+            self._digests[label] = hashlib.sha256(reached.encode()).hexdigest()
+        return self._digests[label]
+
+    def reached(self, label: str) -> dict[str, str]:
+        """Return the meaning of every definition and file that a label reaches, by name."""
+        starts = list(self._starts(label))
+        walk = _Walk(self, LEFT_OUT.keys() - set(starts))
+        for start in starts:
+            walk.use(start)
+        return walk.reached
+
+    def _starts(self, label: str) -> Iterator[str]:
+        step, *chosen = label.split("/")
+        if step not in STEPS:
+            raise SomaError(f"the code `{label}` is of no step; use one of {', '.join(STEPS)}.")
+        varies = STEPS[step].varies
+        if chosen[:1] == ["eggroll"] or label == "evaluate":  # EGGROLL uses no engine, in training or evaluation
+            varies = varies[:-1]
+        if len(chosen) != len(varies):
+            raise SomaError(
+                f"the code `{label}` should name {len(varies)} thing(s) after the step (soma.workflow.digests)."
+            )
+        yield from STEPS[step].starts
+        for registry, names in zip(varies, chosen, strict=True):
+            entries = self._entries(registry)
+            for name in names.split("+"):
+                if name not in entries:
+                    raise SomaError(f"the code `{label}` names `{name}`, which is not in {registry}.")
+                yield entries[name]
+
+    def _entries(self, registry: str) -> dict[str, str]:
+        """Return the full name of every entry of a registry, which is parsed, not imported."""
+        module, _, name = registry.rpartition(".")
+        found = self.module(module)
+        assert found is not None
+        [statement] = found.definitions[name]
+        assert isinstance(statement, ast.Assign)
+        return {key: path.replace(":", ".") for key, path in ast.literal_eval(statement.value).items()}
+
+    def module(self, name: str) -> _Module | None:
+        """Return a module of the package by its full name, if there is one."""
+        if name not in self._modules:
+            first, *words = name.split(".")
+            base = self.folder.joinpath(*words)
+            paths = (base / "__init__.py", base.with_name(f"{base.name}.py")) if first == "soma" else ()
+            self._modules[name] = next((_Module.read(path) for path in paths if path.is_file()), None)
+        return self._modules[name]
+
+    def locate(self, full: str) -> tuple[str, _Module, str | None] | None:
+        """Return the module that contains a full name, and the name within it (None for the module itself)."""
+        words = full.split(".")
+        for n in range(len(words), 0, -1):
+            name = ".".join(words[:n])
+            if module := self.module(name):
+                return name, module, words[n] if n < len(words) else None
+        return None
+
+    def meaning(self, statement: ast.stmt) -> Meaning:
+        """Return the meaning and the uses of a top-level statement."""
+        if statement not in self._meanings:
+            self._meanings[statement] = meaning.of_statement(statement)
+        return self._meanings[statement]
+
+    def source(self, path: Path) -> tuple[str, list[str]]:
+        """Return the meaning of a C++ file and the files it includes."""
+        if path not in self._sources:
+            text = path.read_text(encoding="utf-8")
+            self._sources[path] = meaning.of_cpp(text), meaning.includes(text)
+        return self._sources[path]
+
+
+class _Walk:
+    """Everything that can be reached from some definitions."""
+
+    def __init__(self, package: Package, left_out: set[str]) -> None:
+        self.package, self.left_out = package, left_out
+        self.reached: dict[str, str] = {}
+        self._loaded: set[str] = set()
+
+    def use(self, full: str) -> None:
+        """Follow a full name to its definition, or to all definitions of a module."""
+        found = self.package.locate(full)
+        if found is None:
+            return
+        name, module, own = found
+        self._load(name)
+        for definition in module.definitions if own is None else [own]:
+            key = f"{name}.{definition}"
+            if key in self.reached or {key, name} & self.left_out:
+                continue
+            if definition in module.definitions:
+                self._read(key, name, module, module.definitions[definition])
+            elif definition in module.imports:
+                self.use(module.imports[definition])
+
+    def _load(self, full: str) -> None:
+        """Follow the side effects and imports of a module."""
+        found = self.package.locate(full)
+        if found is None or found[0] in self._loaded:
+            return
+        name, module, _ = found
+        self._loaded.add(name)
+        self._load(name.rpartition(".")[0])
+        if module.effects:
+            self._read(f"import {name}", name, module, module.effects)
+        for imported in module.imports.values():
+            self._load(imported)
+
+    def _read(self, key: str, name: str, module: _Module, statements: list[ast.stmt]) -> None:
+        meanings = [self.package.meaning(statement) for statement in statements]
+        self.reached[key] = ""  # a definition may refer to itself
+        used, stands = set(), set()
+        for found in meanings:
+            used |= found.imports
+            for word in found.names:
+                first, dot, attributes = word.partition(".")
+                if first in module.definitions:
+                    used.add(f"{name}.{first}")
+                if first in module.imports:
+                    used.add(module.imports[first] + dot + attributes)
+                    stands.add(f"{first} is {module.imports[first]}")
+        self.reached[key] = "\n".join([*(found.text for found in meanings), *sorted(stands)])
+        for full in sorted(used):
+            self.use(full)
+        for found in meanings:
+            for full in found.loads:
+                self._load(full)
+            for source in found.sources:
+                self._compile(module.folder / source)
+
+    def _compile(self, path: Path) -> None:
+        """Follow a C++ file, its includes and the compiler flags."""
+        path = path.resolve()
+        if not path.is_file() or not path.is_relative_to(self.package.folder):
+            return
+        key = path.relative_to(self.package.folder).as_posix()
+        if key in self.reached:
+            return
+        self.reached[key], included = self.package.source(path)
+        for other in included:
+            self._compile(path.parent / other)
+        flags = path.with_name("flags.json")
+        if flags.is_file():
+            content = json.loads(flags.read_text(encoding="utf-8"))
+            self.reached[flags.relative_to(self.package.folder).as_posix()] = json.dumps(content, sort_keys=True)

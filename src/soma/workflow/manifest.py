@@ -1,0 +1,61 @@
+"""The manifest of a campaign: size and hash of every file that a run of it makes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from pathspec import GitIgnoreSpec
+
+from soma.files.atomic import read_json, write_json
+from soma.files.hashes import describe_files
+
+_LEFT_OUT = Path(".dvcignore")
+
+
+ADOPTIONS = "adoptions.json"
+"""File in which a campaign keeps the evidence for its adoptions (`steps.adopt`), newest last."""
+
+
+_UNCHECKED = ("logs", "benchmarks", "resume", "settings", "report.html", "manifest.json", "provenance.json", ADOPTIONS)
+"""Files left out of a manifest, because another run of the same campaign may write them differently."""
+
+
+def write_manifest(results: Path) -> None:
+    """Record size and hash of every file of a finished campaign."""
+    write_json(results / "manifest.json", {"files": describe_files(results, sorted(checked_files(results)))})
+
+
+def refresh_manifest(results: Path, changed: Sequence[str]) -> None:
+    """Record size and hash of rewritten files, if the campaign has a manifest."""
+    path = results / "manifest.json"
+    if path.exists():
+        known = read_json(path)["files"]
+        write_json(path, {"files": known | describe_files(results, [name for name in changed if name in known])})
+
+
+def stays(path: Path) -> bool:
+    """Return True if .dvcignore keeps a file out of DVC."""
+    return _left_out().match_file(os.path.relpath(path))
+
+
+@cache
+def _left_out() -> GitIgnoreSpec:
+    return GitIgnoreSpec.from_lines(_LEFT_OUT.read_text().splitlines() if _LEFT_OUT.exists() else [])
+
+
+def checked_files(results: Path) -> set[str]:
+    paths = (p.relative_to(results) for p in results.rglob("*") if p.is_file())
+    return {p.as_posix() for p in paths if not _unchecked(p)}
+
+
+def _unchecked(path: Path) -> bool:
+    """Return True for files left out of the manifest, including downloads and hidden names.
+
+    Downloads have their own manifest and are not versioned. Hidden names are markers of Snakemake and DVC, and files
+    that a killed job left incomplete.
+    """
+    download = path.parts[0] == "corpus" and path.parts[1].startswith("source-")
+    return path.parts[0] in _UNCHECKED or download or any(part.startswith(".") for part in path.parts)
