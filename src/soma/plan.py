@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from soma.catalogue import MEASUREMENTS, SUMMARIES, Losses
 from soma.config.campaign import Arm, Config, SeedRun
 from soma.config.training import Training
 from soma.errors import SomaError
@@ -87,27 +88,20 @@ class Plan:
                 found[run.head_from] = self.runs[run.head_from]
         return list(found.values())
 
+    def product_arms(self, product: str) -> tuple[str, ...]:
+        """Return the arms of a product of the configuration, including those that it derives."""
+        return self.groups[product] if product in _DERIVING else tuple(getattr(self.config.products, product).arms)
+
     def measured_runs(self, name: str) -> list[RunSpec]:
         """Return the runs that a measurement opens."""
-        p = self.config.products
-        arms: dict[str, Sequence[str]] = {
-            "variance": p.variance.arms,
-            "objective": [p.objective.arm],
-            "reference": p.reference.arms,
-            "active": p.active.arms,
-            "inference": p.inference.arms,
-            "estimator-variance": [p.estimators.arms[0]],
-            "precision": [p.precision.arm],
-        }
-        runs = [run for arm in arms[name] for run in self.arm_runs[arm]]
-        return runs[:1] if name == "precision" else runs
+        measurement = MEASUREMENTS[name]
+        arms = self.product_arms(measurement.product)
+        runs = [run for arm in (arms[:1] if measurement.opens == "first arm" else arms) for run in self.arm_runs[arm]]
+        return runs[:1] if measurement.opens == "first run" else runs
 
 
-MEASUREMENTS = ("variance", "objective", "reference", "active", "inference", "estimator-variance", "precision")
-EARLY = ("variance", "reference")
-"""Measurements that also cover the first milestone."""
-TIMED = ("reference", "inference")
-"""Measurements with times, which have the machine to themselves and differ from run to run."""
+_DERIVING = ("tuning", "sweep", "populations")
+"""Products that derive arms from a base arm."""
 
 
 def run_id(arm: str, seed: int) -> str:
@@ -158,19 +152,11 @@ def _named_arms(config: Config) -> dict[str, Arm]:
 
 def _groups(config: Config) -> dict[str, tuple[str, ...]]:
     """Return the groups of evaluated arms; each arm is in the first group that has it."""
-    p = config.products
-    products = {
-        "controls": p.controls.arms,
-        "backpropagation": p.backpropagation.arms,
-        "paired": p.paired.arms,
-        "allocation": p.allocation.arms,
-        "ablation": p.ablation.arms,
-        "estimators": p.estimators.arms,
-    }
-    groups: dict[str, tuple[str, ...]] = {arm: (arm,) for arm in p.fixed_size.arms}
+    groups: dict[str, tuple[str, ...]] = {arm: (arm,) for arm in config.products.fixed_size.arms}
     taken = set(groups)
-    for name, arms in products.items():
-        own = tuple(arm for arm in dict.fromkeys(arms) if arm not in taken)
+    reads = [read for summary in SUMMARIES.values() for read in summary.reads if isinstance(read, Losses)]
+    for name in dict.fromkeys(product for read in reads for product in read.products if product not in _DERIVING):
+        own = tuple(arm for arm in dict.fromkeys(getattr(config.products, name).arms) if arm not in taken)
         taken |= set(own)
         if own:
             groups[name] = own

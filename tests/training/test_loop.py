@@ -10,7 +10,7 @@ from soma.data.sets import ValidationSet
 from soma.errors import SomaError
 from soma.estimators import bptt, spsa
 from soma.estimators.eggroll import read_streams
-from soma.evaluation.documents import evaluate
+from soma.evaluation.documents import evaluate_run
 from soma.forward.engine import create
 from soma.forward.probes import Probes
 from soma.models import gru
@@ -184,7 +184,7 @@ def test_eggroll_is_evaluated_unperturbed_and_every_window_from_the_zero_state()
     nothing = np.full(6, "")
     data = ValidationSet(windows, np.arange(6), nothing, nothing, nothing, nothing, np.zeros(6, np.int64), prefix=20)
     selected = np.zeros((6, 1), np.int64)
-    rows = evaluate(run, Checkpoints(run, range(1), kept), None, selected, data, create("auto"), [1])
+    rows = evaluate_run(run, Checkpoints(run, range(1), kept), None, selected, data, create("auto"), [1])
     assert len(rows) == 6 * len(run.milestones) * 2
     for row in rows.itertuples():
         theta = kept[tensor_name(0, row.update, row.iterate, "body")]

@@ -9,11 +9,12 @@ import pandas as pd
 
 from soma.analysis.bootstrap import Interval, interval_columns, percentile_interval, seed_interval
 from soma.analysis.scores import Scores
+from soma.analysis.verdict import Difference, difference_of
 from soma.numerics.rng import Stream
 from soma.plan import Plan
 
 
-def summarise(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+def compare(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     """Compute the losses of both methods and their difference, one row per (N, budget).
 
     Args:
@@ -66,3 +67,12 @@ def _difference(found: dict[str, dict[int, Any]], seeds: list[int]) -> dict[str,
     draws = np.mean([found["bptt"][s][1] - found["zeroth_order"][s][1] for s in seeds], axis=0)
     interval = percentile_interval(float(per_seed.mean()), draws)
     return interval_columns("difference", interval, seed_interval(per_seed)) | {"seeds": len(seeds)}
+
+
+def far_better(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
+    """Return what C16 claims: backpropagation better for every N, at the largest budget that both reached."""
+    out = []
+    for n, group in rows[rows["seeds"] > 0].groupby("experts"):
+        row = group.sort_values("operations").iloc[-1]
+        out.append(difference_of(row, f"BPTT minus zeroth order, N={n}"))
+    return out

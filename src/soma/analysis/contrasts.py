@@ -91,6 +91,15 @@ def loss_columns(per_seed: NDArray[np.float64], draws: NDArray[np.float64]) -> d
     return interval_columns("loss", interval, seed_interval(per_seed))
 
 
+def against(plan: Plan, scores: Scores, base: str, arm: str) -> dict[str, Any]:
+    """Return an arm's loss with its intervals (`loss_low` ...) and, except for the base, the base minus the arm."""
+    row = loss_row(plan, scores, Side(arm))
+    row |= {f"loss_{end}": row.pop(end) for end in ("low", "high", "seed_low", "seed_high")}
+    if arm == base:
+        return row
+    return row | {key: value for key, value in contrast(plan, scores, Side(base), Side(arm)).items() if key != "run"}
+
+
 def at_equal_cost(
     plan: Plan,
     scores: Scores,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from soma.accounting import cost
 from soma.accounting.cost import Ledger
+from soma.analysis.scores import at_end
 from soma.plan import Plan
-from soma.runs import part_experts
+from soma.runs import RunSpec, part_experts
 
 QUANTITIES = {
     "arithmetic operations": "T B N F_N s per forward (2 n_pert if central); head, validation and routing excluded",
@@ -87,3 +88,40 @@ def _initialisation(plan: Plan, start: str | None, records: Mapping[str, Mapping
     ledgers = [Ledger.from_json(dict(record["ledger"])) for record in records[start].values()]
     devices = [record["devices"] for record in records[start].values()]
     return cost.aggregate_device_seconds(ledgers, devices, plan.runs[start].updates)
+
+
+def at_budget(costs: pd.DataFrame, runs: Sequence[RunSpec], quantity: str) -> pd.Series:
+    """Return a cost quantity of each run at the end of its budget."""
+    ends = (costs["quantity"] == quantity) & (costs["update"] == runs[0].updates)
+    return costs[ends & costs["run"].isin([run.id for run in runs])].drop_duplicates("run")["value"]
+
+
+def processor_shares(costs: pd.DataFrame) -> pd.Series:
+    """Return every run's share of its threads' processors, which falls below 1 where something ran beside it."""
+    return costs.groupby("run")["processor_share"].first()
+
+
+def device_seconds(costs: pd.DataFrame) -> pd.Series:
+    """Return aggregate device time by arm and update, averaged over the runs of an arm."""
+    return costs[costs["quantity"] == "aggregate device time"].groupby(["arm", "update"])["value"].mean()
+
+
+def campaign_totals(plan: Plan, costs: pd.DataFrame) -> dict[str, float]:
+    """Return the six cost quantities of the whole campaign, with their units in the names.
+
+    Operations and device time are summed over all arms; elapsed times are of the longest run, since runs can be
+    parallel.
+    """
+    by_run = at_end(costs).pivot_table(index="run", columns="quantity", values="value")
+    seeds = {run.id for run in plan.runs.values() if run.kind == "seed"}
+    from_seeds = by_run.index.isin([run.id for run in plan.runs.values() if run.start in seeds])  # not a continuation
+    return {
+        "arithmetic operations of all arms": float(by_run["arithmetic operations"].sum()),
+        "aggregate device time of all arms (s)": float(by_run["aggregate device time"].sum()),
+        "idealised elapsed time of the longest run (s)": float(by_run["idealised elapsed time"].max()),
+        "actual elapsed time of the longest run (s)": float(by_run["actual elapsed time"].max()),
+        f"initialisation, the longest of {len(seeds)} seed runs (s)": float(
+            by_run.loc[from_seeds, "initialisation"].max()
+        ),
+        "preprocessing (s)": float(by_run["preprocessing"].max()),
+    }

@@ -1,4 +1,4 @@
-"""The comparison at equal total size (Figure 1, Tables 4 and 9): losses with intervals, and paired differences."""
+"""The comparison at equal total size (Figure 1, Tables 4 and 9, claims C1 and C2)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from collections.abc import Iterator
 import pandas as pd
 
 from soma.analysis.bootstrap import interval_columns, percentile_interval
-from soma.analysis.contrasts import Side, contrast, loss_row, scores_of
+from soma.analysis.contrasts import (
+    Side,
+    contrast,
+    loss_row,
+    scores_of,
+)
 from soma.analysis.scores import Scores
+from soma.analysis.verdict import Difference, difference_of
 from soma.evaluation.rows import ITERATES
 from soma.plan import Plan
 
@@ -68,3 +74,20 @@ def _arm_losses(plan: Plan, arm: str, scores: Scores) -> list[dict[str, object]]
                     )
                 out.append(base | {"seed": None} | loss_row(plan, scores, Side(arm, update, iterate, k)))
     return out
+
+
+def at_equal_size(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
+    """Return what C1 claims: SOMA better than each arm that it is compared with, on test."""
+    return _differences_on(plan, rows, "test")
+
+
+def on_external_text(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
+    """Return what C2 claims: the same on external text, for each of its splits."""
+    return _differences_on(plan, rows, "external")
+
+
+def _differences_on(plan: Plan, rows: pd.DataFrame, set_: str) -> list[Difference]:
+    against = plan.config.products.fixed_size.against
+    own = rows[(rows["set"] == set_) & (rows["iterate"] == "last") & rows["other"].isin(against)]
+    splits = own["split"].nunique() > 1
+    return [difference_of(r, f"SOMA minus {r.other}" + (f" ({r.split})" if splits else "")) for r in own.itertuples()]

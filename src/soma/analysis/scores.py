@@ -19,6 +19,11 @@ Key = tuple[str, int, str, int]
 _KEYS = ["run", "update", "iterate", "k"]
 
 
+def at_end(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows at the last update of their runs."""
+    return rows[rows["update"] == rows.groupby("run")["update"].transform("max")]
+
+
 class Scores:
     """The losses of every run on one set of documents, with their bootstrap draws."""
 

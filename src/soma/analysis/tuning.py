@@ -14,7 +14,12 @@ import pandas as pd
 
 from soma.analysis.bootstrap import seed_interval
 from soma.analysis.choice import final_loss, lowest, mean_loss
-from soma.analysis.contrasts import Side, difference_row, scores_of
+from soma.analysis.contrasts import (
+    Side,
+    difference_row,
+    scores_of,
+)
+from soma.analysis.verdict import Difference
 from soma.plan import Plan
 
 
@@ -109,3 +114,15 @@ def compare(plan: Plan, searched: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFr
         row = {"seed": seed, "soma": soma[which].mean(), "spsa": spsa[which].mean(), **ids}
         out.append(row | difference_row((spsa - soma)[which], (spsa_draws - soma_draws)[:, which]))
     return pd.DataFrame(out).assign(run=lambda table: table["spsa_run"] + " " + table["soma_run"])
+
+
+def equally_tuned(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
+    """Return what C3 claims: SOMA better than SPSA with equally tuned rates."""
+    (row,) = rows[rows["seed"].isna()].itertuples()
+    ends = (-row.difference, -row.high, -row.low, -row.seed_high, -row.seed_low)  # the rows hold SPSA minus SOMA
+    return [Difference("SOMA minus SPSA, equally tuned", *ends, int(row.seeds), row.run)]
+
+
+def spread_over_seeds(compared: pd.DataFrame) -> float:
+    """Return the sample standard deviation over seeds of the differences in the rows of `compare`."""
+    return float(compared.loc[compared["seed"].notna(), "difference"].std(ddof=1))

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
+from soma.analysis.bootstrap import seed_interval
+
 Verdict = Literal["reproduced", "not reproduced", "inconclusive", "not testable at this scale", "not run"]
-Side = Literal["for", "against", "neither"]
+Support = Literal["for", "against", "neither"]
 
 RULE = (
     "Every claim is put as differences that it says are negative (ratios by their logarithm, predictions by the "
@@ -39,8 +44,8 @@ class Difference:
     interpolated: bool = False
     """True if one of the losses lies between two milestones."""
 
-    def side(self) -> Side:
-        """Tell on which side of zero the intervals lie."""
+    def support(self) -> Support:
+        """Return what the difference says about the claim: the side of zero on which its intervals lie."""
         if math.isnan(self.seed_low):
             return "neither"
         lows = [x for x in (self.low, self.seed_low) if not math.isnan(x)]
@@ -54,17 +59,31 @@ def difference_of(row: Any, name: str = "") -> Difference:
     return Difference(name, *ends, int(row.seeds), row.run, interpolated=bool(row.interpolated))
 
 
+def difference_over_seeds(
+    name: str, values: Sequence[float] | NDArray[np.float64], runs: Iterable[str], unit: str
+) -> Difference:
+    """Build a difference without documents, whose only interval is over seeds."""
+    per_seed = np.asarray(values, dtype=np.float64)
+    interval, nan = seed_interval(per_seed), float("nan")
+    ends = (interval.low, interval.high) if interval else (nan, nan)
+    mean = float(per_seed.mean())
+    return Difference(name, mean, nan, nan, *ends, len(per_seed), " ".join(dict.fromkeys(runs)), unit)
+
+
 def judge(differences: Sequence[Difference], untestable: str | None = None) -> tuple[Verdict, str]:
     """Return the verdict and its reason."""
     if untestable is not None:
         return "not testable at this scale", untestable
     if not differences:
         return "not run", "not measured by this campaign"
-    sides = [d.side() for d in differences]
-    if "against" in sides:
-        return "not reproduced", f"{sides.count('against')} of {len(sides)} differences are against it"
-    if "neither" not in sides:
+    supports = [d.support() for d in differences]
+    if "against" in supports:
+        return "not reproduced", f"{supports.count('against')} of {len(supports)} differences are against it"
+    if "neither" not in supports:
         return "reproduced", "every difference is for it"
     if any(d.seeds < 2 for d in differences):
         return "inconclusive", "one seed gives no interval over seeds"
-    return "inconclusive", f"{sides.count('neither')} of {len(sides)} differences have an interval that includes zero"
+    return (
+        "inconclusive",
+        f"{supports.count('neither')} of {len(supports)} differences have an interval that includes zero",
+    )

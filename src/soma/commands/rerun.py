@@ -16,16 +16,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from soma.catalogue import MEASUREMENTS
 from soma.commands.replay.comparison import Agreement, Allowed, Comparison, Different
 from soma.files.atomic import read_json, write_json
 from soma.files.hashes import sha256_file
-from soma.plan import TIMED
 from soma.workflow.provenance import content
 
 ALLOWED = Allowed("sums of numpy and torch, which depend on the processor", digits=6)
 """Allowed difference between numbers in rows, whose bytes depend on the processor."""
 _TIMES = ("seconds", "per_second", "share", "device", "peak")
 """Substrings in the names of their columns that depend on time or machine."""
+_TIMED = {name for name, measurement in MEASUREMENTS.items() if measurement.timed}
 _OWN = ("logs", "settings", "resume")
 """Folders that are not linked into the copy."""
 
@@ -123,7 +124,7 @@ def _compare_file(known: Path, made: Path, agreement: Agreement) -> None:
     agreement.same(f"{known.name}, names", list(ours), list(theirs))
     for name, values in ours.items():
         field, found = f"{known.name}, {name}", theirs[name]
-        if known.stem in TIMED and any(part in name for part in _TIMES):
+        if known.stem in _TIMED and any(part in name for part in _TIMES):
             continue
         agreement.same(f"{field}, shape", values.shape, found.shape)
         if values.dtype.kind == "f" and found.dtype.kind == "f":

@@ -225,6 +225,10 @@ class Objective(Model):
     repeats: Positive = 256
     """Estimates assembled from them for every split."""
 
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return (self.arm,)
+
 
 class Reference(Model):
     """Figure 5, Table 8, claim C7: error of the estimate against a backpropagation reference."""
@@ -299,6 +303,10 @@ class PrecisionOfDifferences(Model):
     batch: Positive = 16
     """Sequences in the batch."""
 
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return (self.arm,)
+
 
 class Products(Model):
     fixed_size: FixedSize
@@ -337,12 +345,8 @@ class Products(Model):
     @property
     def arms(self) -> list[str]:
         """Every configured arm that a product runs unchanged, once."""
-        named = (
-            *self.fixed_size.arms, *self.controls.arms, *self.backpropagation.arms, *self.paired.arms,
-            *self.allocation.arms, *self.ablation.arms, *self.variance.arms, self.objective.arm, *self.reference.arms,
-            *self.active.arms, *self.inference.arms, *self.estimators.arms, self.precision.arm,
-        )  # fmt: skip
-        return list(dict.fromkeys(named))
+        products = [getattr(self, name) for name in type(self).model_fields]
+        return list(dict.fromkeys(arm for product in products if hasattr(product, "arms") for arm in product.arms))
 
     @property
     def bases(self) -> list[str]:

@@ -49,7 +49,7 @@ class Inputs:
             yield Published.open(entry, self.results / "runs", milestones=self.settings["milestones"])
 
     def updates(self, run: RunSpec) -> list[int]:
-        """Return the measured updates of a run: its end, and its first milestone if the plan says so (`plan.EARLY`)."""
+        """Return the measured updates of a run: its end, and its first milestone if the catalogue says so."""
         return sorted({run.milestones[0], run.updates}) if self.settings["milestones"] else [run.updates]
 
     def stream(self, *purpose: str) -> Stream:

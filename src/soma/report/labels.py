@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 
 from soma.analysis.bootstrap import seed_interval
+from soma.analysis.gradients import AGREE, references_at_end
 from soma.analysis.verdict import Difference, difference_of
 from soma.config.campaign import Arm
 from soma.plan import Plan
-from soma.report.table import NONE, NOT_RUN, Cell, interpolated, measured, number
+from soma.report.table import NONE, NOT_RUN, Cell, interpolated, number, with_interval
 
 LOSS_NOTE = (
     "Losses are nats per byte: last iterate, k = min(4, N) experts averaged, mean over seeds; brackets: 95 % paired "
@@ -58,7 +59,7 @@ def watermark_notes(plan: Plan) -> tuple[str, ...]:
 
 def loss_cell(row: Any, digits: int = 4) -> Cell:
     """Return the loss of an `against` row with its interval over documents."""
-    return measured(row.loss, row.loss_low, row.loss_high, row.run, digits)
+    return with_interval(row.loss, row.loss_low, row.loss_high, row.run, digits)
 
 
 def loss_seeds_cell(row: Any) -> Cell:
@@ -75,16 +76,16 @@ def searched_cell(row: Any) -> Cell:
         return Cell(f"{row.failed} of {row.seeds} failed", "measured", row.failed, run=row.run)
     if pd.isna(row.seed_low):
         return replace(number(row.loss, "measured", 4, row.run), text=f"{row.loss:.4f} (1 seed)")
-    cell = measured(row.loss, row.seed_low, row.seed_high, row.run)
+    cell = with_interval(row.loss, row.seed_low, row.seed_high, row.run)
     return replace(cell, text=f"{cell.text}, sd {row.sd:.4f}")
 
 
 def over_runs(values: Sequence[float] | pd.Series, digits: int, runs: str) -> Cell:
     """Return the mean over runs with its Student-t 95 % interval, which a single run lacks."""
-    found = np.asarray(values, dtype=np.float64)
-    if not len(found) or np.isnan(found).any():
+    per_run = np.asarray(values, dtype=np.float64)
+    if not len(per_run) or np.isnan(per_run).any():
         return NOT_RUN
-    cell, interval = number(float(found.mean()), "measured", digits, runs), seed_interval(found)
+    cell, interval = number(float(per_run.mean()), "measured", digits, runs), seed_interval(per_run)
     if interval is None:
         return cell
     half = number(interval.high - interval.mean, "measured", digits).text
@@ -122,3 +123,15 @@ def against_cells(row: Any, digits: int = 4) -> tuple[Cell, Cell]:
 
 def _ends(low: float, high: float, digits: int) -> str:
     return "" if np.isnan(low) else f" [{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
+def agreement(rows: pd.DataFrame) -> str:
+    """State in a sentence if the references of every run agree at its end."""
+    distances = references_at_end(rows)
+    apart, most = int((distances > AGREE).sum()), distances.max()
+    if not apart:
+        return f"the two references of every run agree to a cosine distance of {most:.3f} (up to {AGREE} counts)."
+    return (
+        f"the two references of {apart} of {len(distances)} runs lie up to {most:.3f} apart in cosine distance (up to "
+        f"{AGREE} counts as agreement): their errors are not trusted, whatever the intervals say."
+    )

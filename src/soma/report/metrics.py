@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-from soma.analysis.verdict import Difference, difference_of, judge
+from soma.analysis.claims import Judged
+from soma.analysis.verdict import Difference, difference_of
 from soma.plan import Plan
-from soma.report.claims import CLAIMS
 
 
-def metrics(
+def collect(
     plan: Plan,
     losses: pd.DataFrame,
-    found: Mapping[str, Sequence[Difference]],
+    judged_claims: Sequence[Judged],
     controls: pd.DataFrame,
     sizes: pd.DataFrame,
 ) -> dict[str, Any]:
@@ -24,15 +24,15 @@ def metrics(
 
     Args:
         losses: rows of `fixed_size.losses`.
-        found: differences by claim (`evidence`).
+        judged_claims: every claim with its differences and verdict.
         controls, sizes: rows of `controls.controls` and `controls.sizes`.
     """
     ends = sizes[sizes["iterate"] == "last"]
-    verdicts = {claim: judge(found.get(claim, []), plan.config.untestable.get(claim))[0] for claim in CLAIMS}
+    verdicts = {judged.claim: judged.verdict for judged in judged_claims}
     return {
         "test loss": _losses(plan, losses[losses["set"] == "test"]),
         "external loss": _losses(plan, losses[losses["set"] == "external"]),
-        "differences": {claim: {d.name: _ends(d) for d in differences} for claim, differences in found.items()},
+        "differences": {judged.claim: {d.name: _ends(d) for d in judged.differences} for judged in judged_claims},
         "controls": {
             control: {f"{row.ours} minus {row.theirs}": _ends(difference_of(row)) for row in rows.itertuples()}
             for control, rows in controls[controls["seeds"] > 0].groupby("control")
@@ -57,5 +57,5 @@ def _losses(plan: Plan, rows: pd.DataFrame) -> dict[str, float]:
 def _ends(difference: Difference) -> dict[str, float]:
     """Return a difference with its intervals, leaving out NaN, which JSON cannot represent."""
     names = ("mean", "low", "high", "seed_low", "seed_high", "seeds")
-    found = {name: float(getattr(difference, name)) for name in names}
-    return {name: value for name, value in found.items() if not math.isnan(value)}
+    values = {name: float(getattr(difference, name)) for name in names}
+    return {name: value for name, value in values.items() if not math.isnan(value)}

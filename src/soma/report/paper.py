@@ -13,6 +13,10 @@ class PaperValues:
     def __init__(self, path: Path) -> None:
         self.tables: dict[str, Any] = read_yaml(path)
 
+    def text(self, template: str) -> str:
+        """Fill in the numbers that a text of the catalogue names, such as `{table7[mean_difference]}`."""
+        return template.format_map(self.tables).replace("%", " %")
+
     def rows(self, table: str) -> dict[str, dict[str, Any]]:
         """Return rows of Table 4 or 9 by counterpart name, such as `soma-n2-p64`; EGGROLL has no n_pert."""
         out = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,10 @@ def style() -> Iterator[None]:
 
 
 def panels(
-    columns: int, title: str, note: str, rows: int = 1, size: tuple[float, float] = (8.6, 3.9), **options: Any
+    columns: int, note: str, rows: int = 1, size: tuple[float, float] = (8.6, 3.9), **options: Any
 ) -> tuple[Figure, Any]:
-    """Create a figure and its axes [rows, columns], with a title above and an explanation below."""
+    """Create a figure and its axes [rows, columns], with an explanation below; `save` adds the title above."""
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained", **options)
-    figure.suptitle(title, x=0.008, ha="left")
     lines = textwrap.wrap(note.replace(" %", "\u00a0%"), int(size[0] * 17.5))
     for i, line in enumerate(reversed(lines)):
         y = (i + 1.2) * LINE / size[1]
@@ -96,16 +96,26 @@ def _tick(x: float) -> str:
     return significant(x) if x < 1e6 else f"{x:.3g}".replace("e+0", "e").replace("e+", "e")
 
 
-def save(
-    figure: Figure, drawn: pd.DataFrame, plan: Plan, directory: Path, name: str, beside: Labels = (), near: Labels = ()
-) -> None:
-    """Write name.svg, name.png and name.csv (the drawn data), with labels, campaign and watermark.
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with the data that it shows.
 
-    Args:
-        beside: labels to the right of axes; near: labels of points in them. Their places depend on everything else in
-            the figure, so they are written last.
+    Labels are kept apart because their places depend on everything else in the figure, so that they are written last.
     """
-    place(figure, beside, near)
+
+    figure: Figure
+    data: pd.DataFrame
+    beside: Labels = ()
+    """Labels to the right of axes."""
+    near: Labels = ()
+    """Labels of points in axes."""
+
+
+def save(drawing: Drawing, plan: Plan, directory: Path, name: str, title: str) -> None:
+    """Write name.svg, name.png and name.csv (the drawn data), with title, labels, campaign and watermark."""
+    figure = drawing.figure
+    figure.suptitle(title, x=0.008, ha="left")
+    place(figure, drawing.beside, drawing.near)
     figure.text(0.995, 0.03 / figure.get_figheight(), _campaign(plan), ha="right", va="bottom", fontsize=7, color=MUTED)
     if plan.config.watermark:
         figure.text(
@@ -117,7 +127,7 @@ def save(
             metadata = {"Date": None} if suffix == "svg" else {"Software": None}
             figure.savefig(path, format=suffix, metadata=metadata)
     with atomic_path(directory / f"{name}.csv") as path:
-        drawn.to_csv(path, index=False, lineterminator="\n")
+        drawing.data.to_csv(path, index=False, lineterminator="\n")
     plt.close(figure)
 
 

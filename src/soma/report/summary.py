@@ -12,64 +12,47 @@ from typing import Any
 
 import pandas as pd
 
-from soma.analysis.verdict import RULE, Side
+from soma.analysis.claims import Judged
+from soma.analysis.verdict import RULE, Support
+from soma.catalogue import CLAIMS, CONTROLS, TABLES, Claim
 from soma.files.atomic import read_json
 from soma.plan import Plan
-from soma.report.claims import CLAIMS, PAPER, Judged
-from soma.report.controls import QUESTIONS, control_cells
-from soma.report.labels import difference_cells, hardware
+from soma.report.labels import difference_cells, hardware, named
+from soma.report.paper import PaperValues
 from soma.report.table import significant
+from soma.report.tables.controls import control_cells
 
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 """Marks around the content of the first screen."""
-SHOWN = {
-    "C1": ("table4", "figure1"),
-    "C2": ("table9",),
-    "C3": ("table7", "table6"),
-    "C4": ("figure11",),
-    "C5": ("figure4",),
-    "C6": ("figure10",),
-    "C7": ("table8", "figure5"),
-    "C8": ("figure7", "figure8"),
-    "C9": ("table12", "figure6"),
-    "C10": ("figure16",),
-    "C11": ("figure17",),
-    "C12": ("ablation", "figure9"),
-    "C13": ("figure11",),
-    "C14": ("table11",),
-    "C15": ("figure14", "table10"),
-    "C16": ("table5",),
-}
-"""Tables and figures that show each claim."""
-DECIDING: Mapping[str, Side] = {"not reproduced": "against", "inconclusive": "neither"}
-"""Side of the differences that decide a verdict; for other verdicts, all differences do."""
+DECIDING: Mapping[str, Support] = {"not reproduced": "against", "inconclusive": "neither"}
+"""Support that the deciding differences of a verdict give; for other verdicts, all differences decide."""
 COUNTED = ("reproduced", "not reproduced", "inconclusive", "not testable at this scale", "not run")
 
 
-def _counts(found: Sequence[Judged]) -> str:
+def _counts(judged_claims: Sequence[Judged]) -> str:
     """Count the verdicts, as in `3 reproduced, 1 inconclusive`."""
-    names = [judged.verdict for judged in found]
+    names = [judged.verdict for judged in judged_claims]
     return ", ".join(f"{names.count(name)} {name}" for name in COUNTED if name in names)
 
 
-def _claim_row(judged: Judged) -> tuple[str, ...]:
-    links = ", ".join(_link(name) for name in SHOWN[judged.claim])
-    opening = f"{judged.claim}: {CLAIMS[judged.claim]}"
+def _claim_row(plan: Plan, paper: PaperValues, claim: Claim, judged: Judged) -> tuple[str, ...]:
+    links = ", ".join(_link(name) for name in claim.shown)
+    opening, reported = f"{claim.name}: {paper.text(claim.text)}", paper.text(claim.paper)
     ruling = f"**{judged.verdict}**: {judged.reason}"
     if not judged.differences:
-        return (opening, PAPER[judged.claim], "–", "–", "–", ruling, links)
+        return (opening, reported, "–", "–", "–", ruling, links)
     # Show a difference that decided the verdict.
-    side = DECIDING.get(judged.verdict)
-    shown = next((d for d in judged.differences if d.side() == side), judged.differences[0])
+    support = DECIDING.get(judged.verdict)
+    shown = next((d for d in judged.differences if d.support() == support), judged.differences[0])
     more = len(judged.differences) - 1
-    name = shown.name + ("" if shown.unit == "nats per byte" else f" ({shown.unit})")
+    name = named(plan, shown.name) + ("" if shown.unit == "nats per byte" else f" ({shown.unit})")
     name += f"; [{more} more](tables/claims.md)" if more else ""
-    return (opening, PAPER[judged.claim], name, *(cell.text for cell in difference_cells(shown, 3)), ruling, links)
+    return (opening, reported, name, *(cell.text for cell in difference_cells(shown, 3)), ruling, links)
 
 
 def _control_row(plan: Plan, row: Any) -> tuple[str, ...]:
     ours, theirs, *cells, finding = (cell.text for cell in control_cells(plan, row, 3))
-    return (f"{row.control}: {QUESTIONS[row.control]}", f"{ours} minus {theirs}", *cells, f"**{finding}**")
+    return (f"{row.control}: {CONTROLS[row.control]}", f"{ours} minus {theirs}", *cells, f"**{finding}**")
 
 
 def _link(name: str) -> str:
@@ -81,28 +64,6 @@ def _link(name: str) -> str:
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     lines = [head, ["---"] * len(head), *rows]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
-
-
-def spent(plan: Plan, costs: pd.DataFrame) -> dict[str, float]:
-    """Return the six cost quantities of the whole campaign, with their units in the names.
-
-    Operations and device time are summed over all arms; elapsed times are of the longest run, since runs can be
-    parallel.
-    """
-    end = costs[costs["update"] == costs.groupby("run")["update"].transform("max")]
-    by_run = end.pivot_table(index="run", columns="quantity", values="value")
-    seeds = {run.id for run in plan.runs.values() if run.kind == "seed"}
-    from_seeds = by_run.index.isin([run.id for run in plan.runs.values() if run.start in seeds])  # not a continuation
-    return {
-        "arithmetic operations of all arms": float(by_run["arithmetic operations"].sum()),
-        "aggregate device time of all arms (s)": float(by_run["aggregate device time"].sum()),
-        "idealised elapsed time of the longest run (s)": float(by_run["idealised elapsed time"].max()),
-        "actual elapsed time of the longest run (s)": float(by_run["actual elapsed time"].max()),
-        f"initialisation, the longest of {len(seeds)} seed runs (s)": float(
-            by_run.loc[from_seeds, "initialisation"].max()
-        ),
-        "preprocessing (s)": float(by_run["preprocessing"].max()),
-    }
 
 
 def environment(plan: Plan, runs: Path, timed: pd.DataFrame) -> dict[str, str]:
@@ -123,26 +84,26 @@ def environment(plan: Plan, runs: Path, timed: pd.DataFrame) -> dict[str, str]:
 
 def readme(
     plan: Plan,
-    found: Sequence[Judged],
+    paper: PaperValues,
+    judged_claims: Sequence[Judged],
     controls: pd.DataFrame,
     findings: Sequence[str],
     cost: Mapping[str, float],
     where: Mapping[str, str],
-    tables: Mapping[str, str],
 ) -> str:
     """Return README.md of a campaign's folder, with the first screen between BEGIN and END.
 
     Args:
         controls: rows of `analysis.controls.differences`.
         findings: findings of the controls that have their own tables (report.controls).
-        cost, where: results of `spent` and `environment`.
-        tables: titles of tables by name.
+        cost, where: results of `costs.campaign_totals` and `environment`.
     """
     folder = f"results/{plan.config.campaign}"
-    lines = [f"# Campaign `{plan.config.campaign}`", "", BEGIN, "", *_opening(plan, found), ""]
+    lines = [f"# Campaign `{plan.config.campaign}`", "", BEGIN, "", *_opening(plan, judged_claims), ""]
     lines += ["![Test loss at equal total size](figures/figure1.png)", ""]
     head = ("claim", "paper", "here (negative is for the claim)", "difference [95 % over documents]", "95 % over seeds")
-    lines += _markdown((*head, "verdict", "shown in"), map(_claim_row, found))
+    rows = [_claim_row(plan, paper, claim, judged) for claim, judged in zip(CLAIMS, judged_claims, strict=True)]
+    lines += _markdown((*head, "verdict", "shown in"), rows)
     lines += ["", "Controls that the paper did not run ([all](tables/controls.md)):", ""]
     lines += _markdown(
         ("control", "first minus second", "difference [95 % over documents]", "95 % over seeds", "finding"),
@@ -151,22 +112,35 @@ def readme(
     lines += ["", *(f"- {finding}" for finding in findings), "", "`~`: interpolated between two milestones or sizes."]
     lines += ["", "What it cost, in six quantities that are never merged ([by arm](tables/costs.md)): "]
     lines[-1] += "; ".join(f"{name} {significant(value)}" for name, value in cost.items()) + "."
-    lines += ["", f"Each is made again by `snakemake --cores all {folder}/tables/table4.md` and the like.", "", END, ""]
+    lines += [
+        "",
+        f"Regenerate any table or figure, for example: `snakemake --cores all {folder}/tables/table4.md`.",
+        "",
+        END,
+        "",
+    ]
     lines += [RULE, "", "## Where it ran", "", *(f"- {name}: {value}" for name, value in where.items()), ""]
-    lines += ["## Tables", "", "A value, its interval, status and runs for each cell stand in the CSV beside each.", ""]
-    ordered = sorted(tables.items(), key=lambda table: (not table[0].startswith("table"), len(table[0]), table[0]))
-    lines += [f"- [{title}](tables/{name}.md)" for name, title in ordered]
-    lines += ["", "Figures, each with what it draws as CSV, are in [figures](figures/)."]
+    lines += ["## Tables", "", "The CSV file beside each table has every cell's value, interval, status and runs.", ""]
+    ordered = sorted(TABLES, key=lambda name: (not name.startswith("table"), len(name), name))
+    lines += [f"- [{TABLES[name].title}](tables/{name}.md)" for name in ordered]
+    lines += ["", "Figures, each with its data as CSV, are in [figures](figures/)."]
     return "\n".join(lines) + "\n"
 
 
-def front(plan: Plan, found: Sequence[Judged], cost: Mapping[str, float], where: Mapping[str, str]) -> str:
+def front(
+    plan: Plan,
+    paper: PaperValues,
+    judged_claims: Sequence[Judged],
+    cost: Mapping[str, float],
+    where: Mapping[str, str],
+) -> str:
     """Return the front page of the HTML report as reStructuredText."""
-    lines = [f"What was reproduced: campaign {plan.config.campaign}", "=" * 60, "", *_opening(plan, found), ""]
+    lines = [f"What was reproduced: campaign {plan.config.campaign}", "=" * 60, "", *_opening(plan, judged_claims), ""]
     # Snakemake shows this page in a narrow column, so differences and reasons are left to the claims table.
     lines += [".. list-table::", "   :widths: 8 27 65", ""]
-    for judged in found:
-        lines += [f"   * - {judged.claim}", f"     - **{judged.verdict}**", f"     - {_escape(CLAIMS[judged.claim])}"]
+    for claim, judged in zip(CLAIMS, judged_claims, strict=True):
+        text = _escape(paper.text(claim.text))
+        lines += [f"   * - {claim.name}", f"     - **{judged.verdict}**", f"     - {text}"]
     lines += [
         "",
         "*1 What was reproduced* in the menu has every difference, with its interval and the rule; the rest follows",
@@ -178,10 +152,10 @@ def front(plan: Plan, found: Sequence[Judged], cost: Mapping[str, float], where:
     return "\n".join([*lines, ""])
 
 
-def _opening(plan: Plan, found: Sequence[Judged]) -> list[str]:
+def _opening(plan: Plan, judged_claims: Sequence[Judged]) -> list[str]:
     run = plan.arm_runs[plan.config.products.fixed_size.soma][0]
     size = f"{run.parameters:,} parameters and {significant(float(run.operations(run.updates)))} operations for an arm"
-    lines = [f"Of {len(found)} claims of the paper: {_counts(found)}. The comparison has {size}."]
+    lines = [f"The paper makes {len(judged_claims)} claims: {_counts(judged_claims)}. The comparison has {size}."]
     if plan.config.watermark:
         lines += ["", f"{plan.config.watermark.upper()}: the size of this run supports no conclusion."]
     return lines

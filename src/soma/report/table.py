@@ -42,7 +42,7 @@ def number(value: float | int | None, status: Status, digits: int = 4, run: str 
     return Cell(significant(value) if digits < 0 else f"{value:,.{digits}f}", status, value, run=run)
 
 
-def measured(value: float, low: float, high: float, run: str, digits: int = 4) -> Cell:
+def with_interval(value: float, low: float, high: float, run: str, digits: int = 4) -> Cell:
     """Return a cell with a measured loss or difference and its 95 % interval."""
     text = f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
     return Cell(text, "measured", value, low, high, run)
@@ -74,8 +74,6 @@ LEGEND = (
 class Table:
     """A table of cells; its `notes` and the runs behind its cells are printed below it."""
 
-    name: str
-    title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
@@ -83,10 +81,10 @@ class Table:
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row) != len(self.columns):
-                raise ValueError(f"{self.name}: a row has {len(row)} cells for {len(self.columns)} columns")
+                raise ValueError(f"a row has {len(row)} cells for {len(self.columns)} columns: {row[0].text}")
 
-    def markdown(self) -> str:
-        lines = [f"# {self.title}", ""]
+    def markdown(self, title: str) -> str:
+        lines = [f"# {title}", ""]
         lines += _markdown_row(self.columns) + _markdown_row(["---"] * len(self.columns))
         for row in self.rows:
             lines += _markdown_row([_marked(cell) for cell in row])
@@ -105,7 +103,7 @@ class Table:
                 writer.writerow([i, column, cell.text, value, low, high, cell.status, cell.run])
         return out.getvalue()
 
-    def html(self) -> str:
+    def html(self, title: str) -> str:
         head = "".join(f"<th>{html.escape(c)}</th>" for c in self.columns)
         body = "".join(
             "<tr>"
@@ -119,8 +117,8 @@ class Table:
         )
         notes = "".join(f"<li>{_inline(note)}</li>" for note in (*self.notes, LEGEND, "Point at a cell for its run."))
         return (
-            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(self.title)}</title>'
-            f"<style>{_STYLE}</style></head><body><h1>{html.escape(self.title)}</h1>"
+            f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
+            f"<style>{_STYLE}</style></head><body><h1>{html.escape(title)}</h1>"
             f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
             f"<ul>{notes}</ul>{self._runs(str)}</body></html>\n"
         )
@@ -133,10 +131,10 @@ class Table:
         where = "settings, engine, code version and hashes are in runs/RUN/PART/run.json, which come with dvc pull runs"
         return f"<details><summary>Runs: {len(names)}</summary>{where}: {', '.join(map(shown, names))}</details>"
 
-    def write(self, directory: Path) -> None:
+    def write(self, directory: Path, name: str, title: str) -> None:
         """Write name.md, name.csv and name.html to a directory."""
-        for suffix, text in (("md", self.markdown()), ("csv", self.csv()), ("html", self.html())):
-            write_bytes(directory / f"{self.name}.{suffix}", text.encode())
+        for suffix, text in (("md", self.markdown(title)), ("csv", self.csv()), ("html", self.html(title))):
+            write_bytes(directory / f"{name}.{suffix}", text.encode())
 
 
 def _inline(note: str) -> str:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 from soma.analysis.costs import run_costs
-from soma.config.campaign import Config
+from soma.analysis.reading import load_plan
 from soma.files.atomic import atomic_path, read_json
-from soma.plan import make_plan
 from soma.runs import RunSpec
 
 
@@ -22,7 +21,7 @@ def summarise_costs(settings: Path, runs: Path, benchmarks: Sequence[Path], outp
         runs: folder of all runs.
         benchmarks: Snakemake's benchmark files of the preprocessing rules.
     """
-    plan = make_plan(Config.model_validate(read_json(settings)))
+    plan = load_plan(settings)
 
     def parts(run: RunSpec) -> dict[str, dict[str, object]]:
         return {part: read_json(runs / run.id / part / "cost.json") for part in plan.parts(run)}

@@ -39,6 +39,7 @@ LEFT_OUT = {
     "soma.files.atomic.write_bytes": "does so with bytes",
     "soma.accounting.cost": "takes times, which are in no weight, loss or history; the rows of costs start from it",
     "soma.accounting.machine": "names the device that times were taken on; the measurements of times start from it",
+    "soma.catalogue": "of its entries, the label names the one that counts; the first page starts from all of it",
 }
 """Modules and definitions that are not followed, and why they cannot change a result. A step that starts from one of
 them includes it."""
@@ -50,23 +51,27 @@ class _Step:
     """Functions that a job runs."""
     varies: tuple[str, ...] = ()
     """Registries whose entries a label names, in this order."""
+    lists: tuple[str, str] | None = None
+    """Kind of the catalogue's entry that a label names, and the package of its function."""
+    judges: bool = False
+    """True if the claims are judged, by the functions that the catalogue names."""
 
 
 def _measurement(name: str, *starts: str, varies: str = ENGINES) -> _Step:
-    return _Step((f"soma.measurements.{name}.measure", "soma.measurements.inputs.measure", *starts), (varies,))
+    return _Step((f"soma.measurements.{name}.measure", "soma.steps.measure.measure", *starts), (varies,))
 
 
 STEPS = {
-    "download": _Step(("soma.steps.download.download_source",), (LOADERS,)),
-    "encode": _Step(("soma.steps.encode.encode_role",)),
-    "build-set": _Step(("soma.steps.evaluation_set.build_set",)),
-    "fit-features": _Step(("soma.steps.features.fit",)),
-    "transform": _Step(("soma.steps.features.transform",)),
-    "fit-router": _Step(("soma.steps.clusters.router",)),
-    "assign": _Step(("soma.steps.clusters.assign",)),
+    "download": _Step(("soma.steps.download.download",), (LOADERS,)),
+    "encode": _Step(("soma.steps.encode.encode",)),
+    "evaluation-set": _Step(("soma.steps.evaluation_set.evaluation_set",)),
+    "fit-features": _Step(("soma.steps.fit_features.fit_features",)),
+    "transform": _Step(("soma.steps.transform.transform",)),
+    "fit-router": _Step(("soma.steps.fit_router.fit_router",)),
+    "assign": _Step(("soma.steps.assign.assign",)),
     "shard": _Step(("soma.steps.shard.shard",)),
     "train": _Step(("soma.training.job.train_part",), (LEARNERS, ENGINES)),
-    "evaluate": _Step(("soma.steps.evaluate.evaluate_group",), (ENGINES,)),
+    "evaluate": _Step(("soma.steps.evaluate.evaluate",), (ENGINES,)),
     "measure-variance": _measurement("variance"),
     "measure-objective": _measurement("objective"),
     "measure-reference": _measurement("reference", "soma.accounting.machine"),
@@ -75,12 +80,12 @@ STEPS = {
     "measure-estimator-variance": _measurement("estimator_variance"),
     "measure-precision": _measurement("precision"),
     "choose": _Step(("soma.steps.choose.choose",)),
-    "summarise": _Step(("soma.steps.summarise.summarise",)),
-    "summarise-costs": _Step(("soma.steps.costs.summarise_costs", "soma.accounting.cost")),
-    "table": _Step(("soma.steps.report.write_table",)),
-    "figure": _Step(("soma.steps.report.write_figure",)),
-    "metrics": _Step(("soma.steps.metrics.write_metrics",)),
-    "summary": _Step(("soma.steps.report.write_summary",)),
+    "summarise": _Step(("soma.steps.summarise.summarise",), lists=("Summary", "soma.analysis")),
+    "summarise-costs": _Step(("soma.steps.summarise_costs.summarise_costs", "soma.accounting.cost")),
+    "table": _Step(("soma.steps.table.table",), lists=("Table", "soma.report.tables")),
+    "figure": _Step(("soma.steps.figure.figure",), lists=("Figure", "soma.report.figures")),
+    "metrics": _Step(("soma.steps.metrics.metrics",), judges=True),
+    "summary": _Step(("soma.steps.summary.summary", "soma.catalogue"), judges=True),
 }
 """Every step by the name of its command; measurements have their own name after `measure-`."""
 
@@ -89,7 +94,7 @@ def code(label: str) -> str:
     """Return `label:digest` for the code that a label stands for, as used in a rule's `params`.
 
     A label is a step and the variants it uses: `encode`, `download/sotu`, `train/spsa/cpu`, `train/eggroll`,
-    `evaluate/cpu`, `measure-variance/cpu`. Several names of one kind are joined: `evaluate/cpu+torch`.
+    `evaluate/cpu`, `measure-variance/cpu`, `table/table4`. Several names of one kind are joined: `evaluate/cpu+torch`.
 
     Raises:
         SomaError: there is no such label.
@@ -99,7 +104,7 @@ def code(label: str) -> str:
 
 @cache
 def _installed() -> Package:
-    return Package(Path(__file__).parent)
+    return Package(Path(__file__).parents[1])
 
 
 @dataclass
@@ -162,17 +167,20 @@ class Package:
 
     def reached(self, label: str) -> dict[str, str]:
         """Return the meaning of every definition and file that a label reaches, by name."""
-        starts = list(self._starts(label))
+        entries = self._catalogued(label)
+        starts = [*self._starts(label), *entries.values()]
         walk = _Walk(self, LEFT_OUT.keys() - set(starts))
         for start in starts:
             walk.use(start)
-        return walk.reached
+        return walk.reached | dict.fromkeys(entries, "")
 
     def _starts(self, label: str) -> Iterator[str]:
         step, *chosen = label.split("/")
         if step not in STEPS:
             raise SomaError(f"the code `{label}` is of no step; use one of {', '.join(STEPS)}.")
         varies = STEPS[step].varies
+        if STEPS[step].lists:
+            chosen = []  # `_catalogued` checks it
         if chosen[:1] == ["eggroll"] or label == "evaluate":  # EGGROLL uses no engine, in training or evaluation
             varies = varies[:-1]
         if len(chosen) != len(varies):
@@ -186,6 +194,31 @@ class Package:
                 if name not in entries:
                     raise SomaError(f"the code `{label}` names `{name}`, which is not in {registry}.")
                 yield entries[name]
+
+    def _catalogued(self, label: str) -> dict[str, str]:
+        """Return the entries of the catalogue behind a label: the text of each, and its function."""
+        step, *chosen = label.split("/")
+        entries: dict[str, str] = {}
+        judges = STEPS[step].judges
+        if lists := STEPS[step].lists:
+            kind, package = lists
+            calls = self._calls(kind)
+            if len(chosen) != 1 or chosen[0] not in calls:
+                raise SomaError(f"the code `{label}` should name one {kind} of soma.catalogue after the step.")
+            call = calls[chosen[0]]
+            entries[ast.unparse(call)] = f"{package}.{_function(call)}"
+            judges = any(isinstance(n, ast.Call) and ast.unparse(n.func) == "Verdicts" for n in ast.walk(call))
+        if judges:
+            entries |= {ast.unparse(c): f"soma.analysis.{_function(c)}" for c in self._calls("Claim").values()}
+        return entries
+
+    def _calls(self, kind: str) -> dict[str, ast.Call]:
+        """Return the catalogue's entries of a kind by name, which are parsed, not imported."""
+        catalogue = self.module("soma.catalogue")
+        assert catalogue is not None
+        nodes = [node for statements in catalogue.definitions.values() for s in statements for node in ast.walk(s)]
+        calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == kind]
+        return {str(ast.literal_eval(call.args[0])): call for call in calls}
 
     def _entries(self, registry: str) -> dict[str, str]:
         """Return the full name of every entry of a registry, which is parsed, not imported."""
@@ -226,6 +259,11 @@ class Package:
             text = path.read_text(encoding="utf-8")
             self._sources[path] = meaning.of_cpp(text), meaning.includes(text)
         return self._sources[path]
+
+
+def _function(entry: ast.Call) -> str:
+    """Return the function that an entry of the catalogue names."""
+    return str(ast.literal_eval(entry.args[1]))
 
 
 class _Walk:

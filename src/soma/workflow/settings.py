@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from soma.catalogue import MEASUREMENTS
 from soma.files.atomic import write_json
 from soma.files.hashes import sha256_json
-from soma.plan import EARLY, MEASUREMENTS, Plan
+from soma.plan import Plan
 
 
 def settings_files(plan: Plan) -> dict[str, Any]:
@@ -72,9 +73,9 @@ def _measurement(plan: Plan, name: str) -> dict[str, Any]:
     """Return the runs of a measurement and the settings of its product."""
     products = plan.config.products.model_dump(mode="json")
     runs = [plan.published(run) for run in plan.measured_runs(name)]
-    out: dict[str, Any] = {"seed": plan.config.seed, "runs": runs, "milestones": name in EARLY}
-    product = "estimators" if name == "estimator-variance" else name
-    out["product"] = {key: value for key, value in products[product].items() if key not in ("arms", "arm")}
+    measurement = MEASUREMENTS[name]
+    out: dict[str, Any] = {"seed": plan.config.seed, "runs": runs, "milestones": measurement.early}
+    out["product"] = {key: value for key, value in products[measurement.product].items() if key not in ("arms", "arm")}
     if name == "inference":
         out["active"] = [
             plan.arms[arm].active for arm in plan.config.products.inference.arms for _ in plan.arm_runs[arm]

@@ -1,30 +1,37 @@
-"""Equal total size and equal operations: Figure 1, and the size curve (B7)."""
+"""Equal total size: Figure 1."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from soma.plan import Plan
-from soma.report.colours import MUTED, Look, arm_looks
-from soma.report.draw import CURVES, ENDS, INTERVALS, TEST, crosses, curve, intervals, with_paper, zero
+from soma.report.colours import Look, arm_looks
+from soma.report.draw import (
+    CURVES,
+    ENDS,
+    INTERVALS,
+    TEST,
+    crosses,
+    curve,
+    intervals,
+    with_paper,
+    zero,
+)
 from soma.report.figures import overlay
 from soma.report.labels import arm_label
 from soma.report.paper import PaperValues
 from soma.report.place import Label
-from soma.report.style import log_axis, panels, save, style
+from soma.report.style import Drawing, log_axis, panels
 
 _NEAR = 0.3
 """Nats per byte; arms that end further from the best, or from SOMA, are labelled at the edge of Figure 1's panels."""
 
 
 def figure1(
-    plan: Plan, paper: PaperValues, losses: pd.DataFrame, costs: pd.DataFrame, differences: pd.DataFrame,
-    directory: Path,
-) -> None:  # fmt: skip
+    plan: Plan, paper: PaperValues, losses: pd.DataFrame, costs: pd.DataFrame, differences: pd.DataFrame
+) -> Drawing:
     """Draw test loss against operations and device time at equal total size, and SOMA's loss minus each arm's."""
     drawn, looks, theirs = _curves(plan, losses, costs, differences), arm_looks(plan), overlay.fixed_size(plan, paper)
     note = f"{CURVES} Right: SOMA's loss minus that of the arm in whose row it stands, both at the end of their "
@@ -35,36 +42,34 @@ def figure1(
     ends = drawn.drop_duplicates("arm", keep="last").sort_values("loss")
     ends["height"] = (np.arange(len(ends)) + 0.5) / len(ends)
     bottom, top = _limits(drawn, ends, [float(point["loss"]) for point in theirs])
-    with style():
-        title, widths = "Equal total size: test loss against training cost", {"width_ratios": [1, 1, 0.62]}
-        figure, axes = panels(3, title, note, size=(10.4, 4.3), gridspec_kw=widths)
-        left, middle, right = axes[0]
-        middle.sharey(left)
-        middle.tick_params(labelleft=False)
-        crosses(left, theirs, "operations", "loss", looks)
-        for axis, x, name in ((left, "operations", "arithmetic operations"),
-                              (middle, "device_seconds", "aggregate device time (s)")):  # fmt: skip
-            for arm, found in drawn.groupby("arm", sort=False):
-                curve(axis, found, x, looks[arm])
-            log_axis(axis)
-            axis.set_xlabel(name)
-        left.set_ylim(bottom, top)
-        left.set_ylabel(TEST)
-        heights = ends.set_index("arm")["height"]
-        gains = [point | {"height": heights[point["arm"]]} for point in theirs if "difference" in point]
-        crosses(right, gains, "difference", "height", looks)
-        _gains(right, ends, [point["difference"] for point in gains], looks)
-        experts = plan.arms[plan.config.products.fixed_size.soma].experts
-        right.set_xlabel(f"SOMA N={experts} minus this arm\n(nats per byte)")
-        right.set_title("Negative: SOMA is better")
-        labels = [
-            Label(
-                r.label if r.loss <= top else f"{r.label}: above, ends at {r.loss:.2f}",
-                r.device_seconds, r.loss, looks[r.arm]["color"], r.height,
-            )
-            for r in ends.itertuples()
-        ]  # fmt: skip
-        save(figure, with_paper(drawn, theirs), plan, directory, "figure1", beside=[(middle, labels)])
+    figure, axes = panels(3, note, size=(10.4, 4.3), gridspec_kw={"width_ratios": [1, 1, 0.62]})
+    left, middle, right = axes[0]
+    middle.sharey(left)
+    middle.tick_params(labelleft=False)
+    crosses(left, theirs, "operations", "loss", looks)
+    for axis, x, name in ((left, "operations", "arithmetic operations"),
+                          (middle, "device_seconds", "aggregate device time (s)")):  # fmt: skip
+        for arm, points in drawn.groupby("arm", sort=False):
+            curve(axis, points, x, looks[arm])
+        log_axis(axis)
+        axis.set_xlabel(name)
+    left.set_ylim(bottom, top)
+    left.set_ylabel(TEST)
+    heights = ends.set_index("arm")["height"]
+    gains = [point | {"height": heights[point["arm"]]} for point in theirs if "difference" in point]
+    crosses(right, gains, "difference", "height", looks)
+    _gains(right, ends, [point["difference"] for point in gains], looks)
+    experts = plan.arms[plan.config.products.fixed_size.soma].experts
+    right.set_xlabel(f"SOMA N={experts} minus this arm\n(nats per byte)")
+    right.set_title("Negative: SOMA is better")
+    labels = [
+        Label(
+            r.label if r.loss <= top else f"{r.label}: above, ends at {r.loss:.2f}",
+            r.device_seconds, r.loss, looks[r.arm]["color"], r.height,
+        )
+        for r in ends.itertuples()
+    ]  # fmt: skip
+    return Drawing(figure, with_paper(drawn, theirs), beside=[(middle, labels)])
 
 
 def _limits(drawn: pd.DataFrame, ends: pd.DataFrame, reported: list[float]) -> tuple[float, float]:
@@ -88,8 +93,8 @@ def _gains(axis: Axes, ends: pd.DataFrame, reported: list[float], looks: dict[st
         own = ends[ends["arm"] == row.arm]
         intervals(axis, own["height"], own, "difference", colour, False, "difference_", marker=marker, markersize=4.5)
     spans = near[["difference", *(f"difference_{end}" for end in ENDS)]].to_numpy().ravel()
-    found = np.clip([0.0, *spans[np.isfinite(spans)], *reported], -_NEAR, _NEAR)
-    low, high = found.min(), found.max()
+    shown = np.clip([0.0, *spans[np.isfinite(spans)], *reported], -_NEAR, _NEAR)
+    low, high = shown.min(), shown.max()
     margin = 0.08 * ((high - low) or _NEAR)
     axis.set_xlim(low - margin, high + margin)
     for row in ends[ends["difference"].abs() > _NEAR].itertuples():
@@ -127,40 +132,3 @@ def _curves(plan: Plan, losses: pd.DataFrame, costs: pd.DataFrame, differences: 
         frame["device_seconds"] = [seconds.loc[(name, u)] for u in frame["update"]]
         frames.append(frame.join(gains.reindex([name]).set_axis(frame.index[-1:])))
     return pd.concat(frames, ignore_index=True)
-
-
-def sizes(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
-    """Draw test loss against total parameters at equal operations: monoliths as a curve, other arms as points."""
-    columns = ["kind", "arm", "iterate", "parameters", "operations", "width", "loss", *ENDS, "seeds", "run"]
-    drawn = rows[columns].assign(label=[arm_label(plan.arms[arm]) for arm in rows["arm"]])
-    monoliths, looks = plan.config.products.controls.sizes, arm_looks(plan)
-    others = [arm for arm in drawn["arm"].unique() if arm not in monoliths]
-    # Shift arms of equal total size, which would cover each other.
-    step = (drawn["parameters"].max() / drawn["parameters"].min()) ** 0.03
-    shift = dict.fromkeys(monoliths, 1.0) | {arm: step ** (i + 1) for i, arm in enumerate(others)}
-    drawn["at"] = drawn["parameters"] * drawn["arm"].map(shift)
-    note = f"Filled and solid: last iterate; hollow and dashed: averaged. {INTERVALS} Arms as large in all as the "
-    note += f"largest monolith are drawn side by side, each {step - 1:.0%} further to the right."
-    largest = drawn.loc[drawn["parameters"].where(drawn["arm"].isin(monoliths)).idxmax(), "arm"]
-    labels, widths = [], []
-    with style():
-        figure, axes = panels(1, "Size curve: which size for one budget of operations?", note, size=(7.6, 4.5))
-        axis = axes[0, 0]
-        for iterate, line in (("last", "-"), ("average", "--")):
-            own = drawn[(drawn["iterate"] == iterate) & drawn["arm"].isin(monoliths)].sort_values("parameters")
-            axis.plot(own["at"], own["loss"], linestyle=line, color="black", linewidth=1.2)
-        for arm, found in drawn.groupby("arm", sort=False):
-            look, last = looks[arm], found[found["iterate"] == "last"]
-            averaged = found[found["iterate"] == "average"]
-            axis.plot(averaged["at"], averaged["loss"], markersize=5, markerfacecolor="white", **look)
-            intervals(axis, last["at"], last, "loss", look["color"], marker=look["marker"])
-            end = last.iloc[0]
-            if arm in others or arm == largest:
-                text = end["label"] if arm in others else f"{end['label']}\nwidth {end['width']}"
-                labels.append(Label(text, end["at"], end["loss"], look["color"]))
-            else:
-                widths.append(Label(f"width {end['width']}", end["at"], end["loss"], MUTED))
-        log_axis(axis)
-        axis.set_xlabel("parameters in all")
-        axis.set_ylabel(TEST)
-        save(figure, drawn.drop(columns="at"), plan, directory, "sizes", [(axis, labels)], [(axis, widths)])

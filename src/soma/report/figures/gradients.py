@@ -1,52 +1,100 @@
-"""Gradient estimates: error (Figure 5), variance (10), a fixed objective (11), precision (beyond the paper)."""
+"""Gradient estimates: independent and summed losses (Figure 4), error (5), variance (10), a fixed objective (11)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from soma.analysis.gradients import by_end, means_over_runs
 from soma.plan import Plan
 from soma.report.colours import COLOURS, MUTED, Look, count_looks
-from soma.report.draw import ELSEWHERE, NORMAL, crosses, nothing, with_paper
+from soma.report.draw import (
+    ELSEWHERE,
+    ENDS,
+    INTERVALS,
+    NORMAL,
+    TEST,
+    Point,
+    categories,
+    crosses,
+    intervals,
+    nothing,
+    with_paper,
+    zero,
+)
 from soma.report.figures import overlay
-from soma.report.measured import agreement
+from soma.report.labels import agreement, arm_label
 from soma.report.paper import PaperValues
-from soma.report.place import Label
-from soma.report.style import log_axis, panels, save, style
+from soma.report.place import Label, wrapped
+from soma.report.style import Drawing, log_axis, panels
+
+_COMPARABLE = 2.0
+"""Largest ratio of the paper's number of updates to ours, or the inverse, for drawing its points in Figure 4."""
+
+
+def figure4(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
+    """Draw test loss with independent minus summed losses, by update, early and late in training."""
+    drawn = rows.loc[rows["phase"].isin(["early", "late"]), ["phase", "update", "difference", *ENDS, "seeds", "run"]]
+    theirs, words = list[Point](), []
+    for phase, key in (("early", "paired_reductions"), ("late", "paired_differences")):
+        given, updates = paper.tables["figure4"][phase], drawn.loc[drawn["phase"] == phase, "update"]
+        if updates.min() / _COMPARABLE <= given["updates"] <= updates.max() * _COMPARABLE:
+            theirs += [{"phase": phase, "update": given["updates"], "difference": -value} for value in given[key]]
+        else:
+            span = f"−{min(given[key])} to −{max(given[key])} nats per byte"
+            words.append(f"{phase} {span} after {given['updates']:,} updates")
+    note = f"Below zero independent losses are better. {INTERVALS}"
+    note += " Crosses: the paper's seeds, N=4, on its own text." if theirs else ""
+    note += f" The paper's, N=4, too far off to be drawn: {'; '.join(words)}." if words else ""
+    titles = {"early": "From the seed run", "late": "Late: a trained ensemble continued"}
+    figure, axes = panels(2, note)
+    for axis, (phase, name) in zip(axes[0], titles.items(), strict=True):
+        own = drawn[drawn["phase"] == phase]
+        if own.empty:
+            nothing(axis)
+            continue
+        axis.plot(own["update"], own["difference"], color=COLOURS[0], linewidth=1)
+        intervals(axis, own["update"], own, "difference", COLOURS[0])
+        crosses(axis, [row for row in theirs if row["phase"] == phase], "update", "difference")
+        zero(axis)
+        log_axis(axis)
+        axis.ticklabel_format(axis="y", style="plain", useOffset=False)
+        axis.set_xlabel("updates")
+        axis.set_title(name)
+    axes[0, 0].set_ylabel("independent minus summed\n(nats per byte)")
+    return Drawing(figure, with_paper(drawn, theirs))
+
 
 _ENDS = {"first": "At the first milestone", "last": "At the end of training"}
 
 
-def figure5(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
+def figure5(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     """Draw relative squared error against seconds per step, summed over experts: by N, with lines over n_pert and B."""
     keys = ["experts", "end", "n_pert", "batch"]
     values = ["error", "error_se", "aggregate_seconds"]
-    drawn = _by_end(rows).groupby(keys, as_index=False).agg({**dict.fromkeys(values, "mean"), "run": " ".join})
+    drawn = means_over_runs(by_end(rows), keys, values)
     base = plan.config.products.reference.settings[0]
-    title = "Error of one step's gradient estimate against its device time"
     note = (
         f"Large points: n_pert = {base[0]}, B = {base[1]}. Solid: more directions; dotted: more sequences. Means over "
         "runs; bars: one standard error of a run's mean over its estimates, too few for an interval. The paper gives "
         f"reductions, no points. At the end {agreement(rows)}"
     )
     ends = [end for end in _ENDS if end in set(drawn["end"])]
-    with style():
-        figure, axes = panels(len(ends), title, note, size=(4.3 * max(len(ends), 1.4), 4.2), sharey=True)
-        labels = []
-        for axis, end in zip(axes[0], ends, strict=True):
-            labels.append((axis, _error_panel(axis, drawn[drawn["end"] == end], base, count_looks(plan))))
-            axis.set_title(_ENDS[end])
-            axis.set_xlabel("aggregate device time of a step (s)")
-            axis.margins(0.24, 0.12)
-            log_axis(axis)
-            log_axis(axis, "y")
-        axes[0, 0].set_ylabel("squared error / squared norm of the reference")
-        save(figure, drawn, plan, directory, "figure5", near=labels)
+    figure, axes = panels(len(ends), note, size=(4.3 * max(len(ends), 1.4), 4.2), sharey=True)
+    labels = []
+    for axis, end in zip(axes[0], ends, strict=True):
+        labels.append((axis, _error_panel(axis, drawn[drawn["end"] == end], base, count_looks(plan))))
+        axis.set_title(_ENDS[end])
+        axis.set_xlabel("aggregate device time of a step (s)")
+        axis.margins(0.24, 0.12)
+        log_axis(axis)
+        log_axis(axis, "y")
+    axes[0, 0].set_ylabel("squared error / squared norm of the reference")
+    return Drawing(figure, drawn, near=labels)
 
 
 def _error_panel(axis: Axes, rows: pd.DataFrame, base: tuple[int, int], looks: Mapping[int, Look]) -> list[Label]:
@@ -55,12 +103,12 @@ def _error_panel(axis: Axes, rows: pd.DataFrame, base: tuple[int, int], looks: M
         colour = looks[experts]["color"]
         sweeps = {"n_pert": own[own["batch"] == base[1]], "batch": own[own["n_pert"] == base[0]]}
         for name, line in (("n_pert", "-"), ("batch", ":")):
-            found = sweeps[name].sort_values(name)
+            points = sweeps[name].sort_values(name)
             axis.errorbar(
-                found["aggregate_seconds"], found["error"], yerr=found["error_se"], color=colour, linestyle=line,
+                points["aggregate_seconds"], points["error"], yerr=points["error_se"], color=colour, linestyle=line,
                 marker="o", markersize=3, linewidth=1.1, elinewidth=0.8,
             )  # fmt: skip
-            end = found.iloc[-1]
+            end = points.iloc[-1]
             if experts == rows["experts"].min() and end[name] != base[name == "batch"]:
                 text = f"{'B' if name == 'batch' else name} = {end[name]}"
                 labels.append(Label(text, end["aggregate_seconds"], end["error"], MUTED))
@@ -70,39 +118,37 @@ def _error_panel(axis: Axes, rows: pd.DataFrame, base: tuple[int, int], looks: M
     return labels
 
 
-def figure10(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
+def figure10(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     """Draw relative variance against coordinates per expert and n_pert, in FP32 and FP64, with the prediction."""
     keys = ["experts", "end", "precision", "n_pert"]
     values = ["coordinates", "variance", "variance_se", "grouped", "grouped_se", "predicted"]
-    drawn = _by_end(rows).groupby(keys, as_index=False).agg({**dict.fromkeys(values, "mean"), "run": " ".join})
+    drawn = means_over_runs(by_end(rows), keys, values)
     drawn.insert(1, "expert_coordinates", drawn["coordinates"] / drawn["experts"])
     drawn["double"] = drawn["precision"] == "fp64"
     most = int(drawn["n_pert"].max())
-    title = "Relative variance of the gradient estimate at equal total size"
     theirs = overlay.variance(plan, paper) if most == paper.tables["table1"]["n_pert"] else []
     note = (
         "Points: measured in FP32; squares: in FP64; lines: predicted. Means over runs and chunks; bars: 95 % of one "
         "run and chunk over its probes. "
         + (f"Crosses: the paper's after 10,000 updates, n_pert = {most}." if theirs else ELSEWHERE)
     )
-    with style():
-        figure, axes = panels(2, title, note, size=(8.8, 4.5))
-        left, right = axes[0]
-        ends = _against_count(left, drawn[drawn["n_pert"] == most])
-        crosses(left, theirs, "experts", "variance")
-        lines = _against_directions(right, drawn[drawn["end"] == "last"], count_looks(plan))
-        for axis in axes[0]:
-            log_axis(axis, base=2)
-            log_axis(axis, "y")
-        sizes = drawn.groupby("experts")["expert_coordinates"].mean()
-        left.set_xticks(sizes.index, [f"{n}\n{_short(size)}" for n, size in sizes.items()])
-        left.set_xlabel("number of experts N, and coordinates of one")
-        left.set_ylabel("variance / squared norm of the gradient")
-        left.set_title(f"Against N, n_pert = {most}")
-        right.set_xlabel("n_pert")
-        right.set_title("Against n_pert, at the end of training")
-        drawn = with_paper(drawn.drop(columns="double"), theirs)
-        save(figure, drawn, plan, directory, "figure10", beside=[(left, ends), (right, lines)])
+    figure, axes = panels(2, note, size=(8.8, 4.5))
+    left, right = axes[0]
+    ends = _against_count(left, drawn[drawn["n_pert"] == most])
+    crosses(left, theirs, "experts", "variance")
+    lines = _against_directions(right, drawn[drawn["end"] == "last"], count_looks(plan))
+    for axis in axes[0]:
+        log_axis(axis, base=2)
+        log_axis(axis, "y")
+    sizes = drawn.groupby("experts")["expert_coordinates"].mean()
+    left.set_xticks(sizes.index, [f"{n}\n{_short(size)}" for n, size in sizes.items()])
+    left.set_xlabel("number of experts N, and coordinates of one")
+    left.set_ylabel("variance / squared norm of the gradient")
+    left.set_title(f"Against N, n_pert = {most}")
+    right.set_xlabel("n_pert")
+    right.set_title("Against n_pert, at the end of training")
+    drawn = with_paper(drawn.drop(columns="double"), theirs)
+    return Drawing(figure, drawn, beside=[(left, ends), (right, lines)])
 
 
 def _short(count: float) -> str:
@@ -150,13 +196,13 @@ def _measured(axis: Axes, rows: pd.DataFrame, x: str, y: str, colour: str) -> No
         axis.errorbar(own[x], own[y], yerr=error, color=colour, linestyle="none", elinewidth=0.9, **look)
 
 
-def figure11(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path) -> None:
+def figure11(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     """Draw a fixed separable objective: independent against summed losses, and the split of n_pert and B."""
     given = paper.tables["figure11"]
-    found = rows[rows["part"] == "variance"] if "quantity" in rows else rows[:0]
+    variances = rows[rows["part"] == "variance"] if "quantity" in rows else rows[:0]
     split = rows[rows["part"] == "split"] if "group" in rows else rows[:0]
     theirs: list[dict[str, Any]] = []
-    if len(found) and found["experts"].iloc[0] == 4:
+    if len(variances) and variances["experts"].iloc[0] == paper.tables["figure4"]["early"]["n"]:
         theirs = [{"part": "variance", "quantity": "ratio", "at": 0, "measured": given["independent_over_summed"]}]
     columns = {
         "variance": ["part", "run", "quantity", "experts", "measured", "standard_error", "predicted"],
@@ -169,25 +215,24 @@ def figure11(plan: Plan, paper: PaperValues, rows: pd.DataFrame, directory: Path
         "predicted. Rings: the smallest measured error; triangles: the B predicted to be best."
         + (" Cross: the paper's ratio." if theirs else "")
     )
-    with style():
-        widths = {"width_ratios": [1, 0.7, 1.8]}
-        figure, axes = panels(3, "A fixed separable objective", note, size=(9.4, 4.2), gridspec_kw=widths)
-        _variances(axes[0, 0], found[found["quantity"] != "ratio"] if len(found) else found)
-        _variances(axes[0, 1], found[found["quantity"] == "ratio"] if len(found) else found)
-        crosses(axes[0, 1], theirs, "at", "measured")
-        axes[0, 0].set_title("Independent or summed losses")
-        axes[0, 0].set_ylabel("squared error / squared norm")
-        axes[0, 1].set_title("Summed / independent")
-        axes[0, 1].set_ylabel("ratio")
-        axes[0, 2].set_title("Split of n_pert · B")
-        if len(found):
-            log_axis(axes[0, 0], "y")
-        labels = list[Label]()
-        if split.empty:
-            nothing(axes[0, 2])
-        else:
-            labels = _split_panel(axes[0, 2], split)
-        save(figure, with_paper(drawn, theirs), plan, directory, "figure11", beside=[(axes[0, 2], labels)])
+    widths = {"width_ratios": [1, 0.7, 1.8]}
+    figure, axes = panels(3, note, size=(9.4, 4.2), gridspec_kw=widths)
+    _variances(axes[0, 0], variances[variances["quantity"] != "ratio"] if len(variances) else variances)
+    _variances(axes[0, 1], variances[variances["quantity"] == "ratio"] if len(variances) else variances)
+    crosses(axes[0, 1], theirs, "at", "measured")
+    axes[0, 0].set_title("Independent or summed losses")
+    axes[0, 0].set_ylabel("squared error / squared norm")
+    axes[0, 1].set_title("Summed / independent")
+    axes[0, 1].set_ylabel("ratio")
+    axes[0, 2].set_title("Split of n_pert · B")
+    if len(variances):
+        log_axis(axes[0, 0], "y")
+    labels = list[Label]()
+    if split.empty:
+        nothing(axes[0, 2])
+    else:
+        labels = _split_panel(axes[0, 2], split)
+    return Drawing(figure, with_paper(drawn, theirs), beside=[(axes[0, 2], labels)])
 
 
 def _variances(axis: Axes, rows: pd.DataFrame) -> None:
@@ -232,31 +277,34 @@ def _split_panel(axis: Axes, rows: pd.DataFrame) -> list[Label]:
     return labels
 
 
-def precision(plan: Plan, rows: pd.DataFrame, directory: Path) -> None:
-    """Draw the relative error of a loss difference against eps, at initial and at trained weights."""
-    order = rows.groupby("precision")["error"].mean().sort_values(ascending=False).index
-    colours = dict(zip(order, COLOURS, strict=False))
-    title = "Precision of the finite difference L(θ+εz) − L(θ−εz)"
-    note = "Root mean square over directions, relative to the difference in FP64; ε falls to the right."
-    with style():
-        figure, axes = panels(rows["weights"].nunique(), title, note, sharey=True)
-        for axis, (name, group) in zip(axes[0], rows.groupby("weights", sort=False), strict=True):
-            for label, line in group.sort_values("eps").groupby("precision"):
-                axis.plot(line["eps"], line["error"], color=colours[label], marker="o", markersize=3.5)
-            axis.axhline(1.0, color=MUTED, linewidth=0.8, linestyle="--")
-            log_axis(axis)
-            log_axis(axis, "y")
-            axis.invert_xaxis()
-            axis.set_xlabel("ε")
-            axis.set_title(f"At {name} weights")
-        axes[0, 0].set_ylabel("relative error")
-        last = rows[(rows["weights"] == rows["weights"].iloc[-1]) & (rows["eps"] == rows["eps"].min())]
-        ends = [Label(r.precision, r.eps, r.error, colours[r.precision]) for r in last.itertuples()]
-        ends.append(Label("no signal left", rows["eps"].min(), 1.0, MUTED))
-        save(figure, rows, plan, directory, "precision", beside=[(axes[0, -1], ends)])
-
-
-def _by_end(rows: pd.DataFrame) -> pd.DataFrame:
-    """Add the column `end`, which marks rows of a run's first or last milestone."""
-    last = rows["update"] == rows.groupby("run")["update"].transform("max")
-    return rows.assign(end=np.where(last, "last", "first"))
+def estimators(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
+    """Draw estimators at equal operations: loss, paired difference to the first, and relative variance."""
+    loss = [f"loss_{end}" for end in ENDS]
+    variance = ["relative_variance", "relative_variance_se"]
+    drawn = rows[["arm", "loss", *loss, "difference", *ENDS, *variance, "forwards", "seeds", "run"]]
+    drawn = drawn.assign(label=[arm_label(plan.arms[arm]) for arm in rows["arm"]])
+    note = f"{INTERVALS} Relative variance: of estimates on one batch at the same weights, bars 95 % over them."
+    at = np.arange(len(drawn))
+    size = (8.6, 1.7 + 0.34 * max(2, len(drawn)))
+    figure, axes = panels(3, note, size=size, sharey=True)
+    left, middle, right = axes[0]
+    intervals(left, list(at), drawn, "loss", COLOURS[0], vertical=False, prefix="loss_")
+    left.set_xlabel(TEST)
+    intervals(middle, list(at), drawn, "difference", COLOURS[0], vertical=False)
+    zero(middle, vertical=True)
+    middle.set_xlabel("first minus this (nats per byte)")
+    right.errorbar(
+        drawn["relative_variance"],
+        at,
+        xerr=NORMAL * drawn["relative_variance_se"],
+        fmt="o",
+        markersize=5,
+        elinewidth=1.1,
+        color=COLOURS[1],
+    )
+    log_axis(right)
+    right.set_xlabel("relative variance (log scale)")
+    categories(left, [wrapped(name) for name in drawn["label"]])
+    for axis in (middle, right):
+        axis.grid(visible=False, axis="y")
+    return Drawing(figure, drawn)

@@ -1,4 +1,6 @@
-"""Sweeps over N, n_pert and B on ensemble validation (Figures 7, 8, 13 and 14, Table 10, claims C8 and C15).
+"""Scaling and allocation: sweeps over N, n_pert and B, and continuations at equal operations.
+
+Figures 7, 8, 13 and 14, Tables 10 and 11, claims C8, C14 and C15.
 
 A global step costs u operations in total and tau operations per expert; with a total budget C and a budget D per
 expert, an allocation can take s = min(C / u, D / tau) steps (docs/paper.md section 6). Losses between two milestones
@@ -15,13 +17,23 @@ import numpy as np
 import pandas as pd
 
 from soma.analysis.bootstrap import interval_columns, percentile_interval, seed_interval
-from soma.analysis.contrasts import Side, at_equal_cost, contrast, loss_row, scores_of
+from soma.analysis.contrasts import (
+    Side,
+    against,
+    at_equal_cost,
+    contrast,
+    loss_row,
+    scores_of,
+)
 from soma.analysis.costs import by_milestone
 from soma.analysis.scores import Scores
+from soma.analysis.verdict import Difference, difference_of
 from soma.plan import Plan
 
 AXES = {"experts": "N", "n_pert": "n_pert", "batch": "B"}
 """The swept settings, with their names in tables."""
+
+
 CELLS = 12
 """Budgets on each axis of the map of Figure 14."""
 
@@ -88,16 +100,16 @@ def differences(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(out)
 
 
-def crossings(curves_: pd.DataFrame) -> pd.DataFrame:
+def crossings(plan: Plan, swept: pd.DataFrame) -> pd.DataFrame:
     """Compute each allocation's cost until it reaches a loss that all reach: the worst of their lowest losses.
 
     The loss is linear between milestones, and the first crossing counts. For an allocation already below the target at
     its first milestone, the cost there is an upper bound (`bound`).
 
     Args:
-        curves_: rows of `curves`.
+        swept: rows of `curves`.
     """
-    arms = curves_.drop_duplicates(["run", "update"]).sort_values("update").groupby("arm", sort=False)
+    arms = swept.drop_duplicates(["run", "update"]).sort_values("update").groupby("arm", sort=False)
     target = arms["loss"].min().max()
     out = [
         {"arm": arm, "target": target, "run": own["run"].iloc[0]} | _crossing(own, float(target)) for arm, own in arms
@@ -173,3 +185,82 @@ def _at(plan: Plan, scores: Scores, arm: str, operations: float) -> dict[str, An
 
 def _mean(values: pd.Series, runs: Any, update: int, quantity: str) -> float:
     return float(np.mean([values.loc[(run.id, update, quantity)] for run in runs]))
+
+
+def allocation(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+    """Compute the final test loss of every continuation, and the loss of the first minus its own.
+
+    Returns:
+        One row per arm; `difference` and its intervals are missing for the first.
+    """
+    arms = plan.config.products.allocation.arms
+    scores = scores_of(plan, rows)
+    out = []
+    for arm in arms:
+        run = plan.arm_runs[arm][0]
+        s = run.settings
+        row = {
+            "n_pert": s.n_pert,
+            "batch": s.batch * s.accumulation,
+            "updates": run.updates,
+            "operations": float(run.operations(run.updates)),
+        }
+        out.append(row | against(plan, scores, arms[0], arm))
+    return pd.DataFrame(out)
+
+
+def neighbours(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
+    """Return what C8 claims: more is better at equal updates, and fewer experts better at a small total."""
+    out = [
+        difference_of(row, f"{AXES[row.axis]}={row.larger} minus {row.smaller}, equal updates")
+        for row in rows[rows["axis"].isin(list(AXES))].itertuples()
+    ]
+    for row in rows[(rows["axis"] == "aggregate") & (rows["seeds"] > 0)].itertuples():
+        out.append(difference_of(row, f"N={row.smaller} minus N={row.larger}, equal small total"))
+    return out
+
+
+def equal_work_per_expert(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
+    """Return what C15 claims: the most experts better than the fewest at equal work per expert."""
+    own = rows[rows["axis"] == "per expert"]
+    return [difference_of(r, f"N={r.larger} minus N={r.smaller}, equal work per expert") for r in own.itertuples()]
+
+
+def equal_continuations(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
+    """Return what C14 claims: losses closer to the first's than the margin."""
+    margin = plan.config.products.allocation.margin
+    out = []
+    for row in rows[rows["difference"].notna()].itertuples():
+        name = f"distance of {rows['arm'].iloc[0]} and {row.arm}, less {margin:g}"
+        (low, high), (seed_low, seed_high) = (_distance(row, prefix, margin) for prefix in ("", "seed_"))
+        mean = abs(row.difference) - margin
+        out.append(Difference(name, mean, low, high, seed_low, seed_high, int(row.seeds), row.run))
+    return out
+
+
+def _distance(row: Any, prefix: str, margin: float) -> tuple[float, float]:
+    """Compute the interval of |difference| less a margin from the interval of the difference."""
+    low, high = getattr(row, f"{prefix}low"), getattr(row, f"{prefix}high")
+    least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
+    return least - margin, max(abs(low), abs(high)) - margin
+
+
+def with_cheapest(plan: Plan, swept: pd.DataFrame) -> pd.DataFrame:
+    """Return the swept splits of n_pert and B once each, marking in `cheapest` those on the Pareto front.
+
+    Args:
+        swept: rows of `curves`.
+
+    Returns:
+        The rows with `n_pert`, `batch` (accumulated) and `cheapest`, true if no other reached the loss with fewer
+        operations.
+    """
+    own = swept[swept["axis"].isin(["n_pert", "batch"])].copy()
+    settings = {arm: plan.arm_runs[arm][0].settings for arm in own["arm"].unique()}
+    own["n_pert"] = [settings[arm].n_pert for arm in own["arm"]]
+    own["batch"] = [settings[arm].batch * settings[arm].accumulation for arm in own["arm"]]
+    # The base setting is swept on both axes.
+    own = own.drop_duplicates(["n_pert", "batch", "update"]).sort_values(["n_pert", "batch", "update"])
+    ordered = own.sort_values(["operations", "loss"])
+    own["cheapest"] = ordered["loss"].lt(ordered["loss"].cummin().shift(fill_value=np.inf))
+    return own

@@ -1,4 +1,4 @@
-"""Measurements at checkpoints: Tables 8, 12 and 13."""
+"""Trained ensembles in use: Tables 12 and 13."""
 
 from __future__ import annotations
 
@@ -9,88 +9,16 @@ from typing import Any
 import pandas as pd
 
 from soma.plan import Plan
-from soma.report.labels import RUN_NOTE, arm_label, hardware, loss_cell, over_runs, watermark_notes, with_error
+from soma.report.labels import (
+    RUN_NOTE,
+    arm_label,
+    hardware,
+    loss_cell,
+    over_runs,
+    watermark_notes,
+)
 from soma.report.paper import PaperValues
 from soma.report.table import NOT_RUN, Cell, Table, number
-
-AGREE = 0.05
-"""Largest cosine distance between two references at which an error measured against them is trusted."""
-
-
-def table8(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
-    """Tabulate the agreement of two disjoint references, and the error of one step's estimate against them."""
-    theirs = {row["n"]: row for row in paper.tables["table8"]}
-    base = plan.config.products.reference.settings[0]
-    own = rows[(rows["n_pert"] == base[0]) & (rows["batch"] == base[1])]
-    cells: list[tuple[Cell, ...]] = []
-    for arm in plan.config.products.reference.arms:
-        runs = plan.arm_runs[arm]
-        of_arm = own[own["run"].isin([run.id for run in runs])]
-        for update, found in of_arm.groupby("update"):
-            names, error = " ".join(found["run"]), over_runs(found["error"], -1, " ".join(found["run"]))
-            if len(found) == 1:
-                error = with_error(found["error"].iloc[0], found["error_se"].iloc[0], -1, names)
-            agree = (found["cosine_distance"] <= AGREE).all()
-            check = "agree" if agree else "disagree: error not trusted"
-            cells.append(
-                (
-                    Cell(str(runs[0].experts), "set", runs[0].experts),
-                    number(int(update), "set", -1),
-                    number(int(found["reference_sequences"].iloc[0]), "set", -1),
-                    over_runs(found["cosine_distance"], 5, names),
-                    Cell(check, "measured", check, run=names),
-                    error,
-                    over_runs(found["aggregate_seconds"], 3, names),
-                    number(len(found), "set", -1),
-                    *_references(
-                        theirs.get(runs[0].experts, {}), "init" if update < runs[0].updates else "updates_10k"
-                    ),
-                )
-            )
-    for n in theirs.keys() - {plan.arms[arm].experts for arm in plan.config.products.reference.arms}:
-        for when, name in (("init", "initialisation"), ("updates_10k", "10,000")):
-            cells.append((Cell(str(n), "paper", n), Cell(name, "paper"), *[NOT_RUN] * 6, *_references(theirs[n], when)))
-    columns = (
-        "N", "update", "reference (sequences)", "cosine distance of two references", "references",
-        "relative squared error of a step", "device seconds of a step", "runs", "reference batch (paper)",
-        "cosine distance (paper)",
-    )  # fmt: skip
-    keys = ("n256_reduction", "n_pert_64_to_1024_reduction", "batch_64_to_1024_reduction")
-    fewer, more, share = (paper.tables["figure5"][key] for key in keys)
-    notes = (
-        f"A step has n_pert = {base[0]} and B = {base[1]}. Each expert's reference is a backpropagation gradient over "
-        f"random crops of its own shard; two are drawn independently, and agree below a cosine distance of {AGREE}.",
-        f"{RUN_NOTE} `s.e.`: standard error over the estimates of a single run.",
-        "The paper's columns are at initialisation and after 10,000 updates; here the first and the last milestone.",
-        f"Seconds: on {hardware(rows)}, the experts one after the other.",
-        f"The paper's Figure 5: N=256 has {fewer['init']} (initialisation) and {fewer['updates_10k']} times (10,000 "
-        f"updates) less error per GPU-second than N=1; n_pert from 64 to 1,024 lowers it by {more:.0%}, B from 64 to "
-        f"1,024 by {share['init']:.2%} and {share['updates_10k']:.0%}.",
-        *watermark_notes(plan),
-    )
-    return Table("table8", "Table 8. Reference gradients", columns, tuple(sorted(cells, key=_by_count)), notes)
-
-
-def _references(row: Mapping[str, Any], when: str) -> tuple[Cell, Cell]:
-    batch, distance = row.get(when, (None, None))
-    return number(batch, "paper", -1), number(distance, "paper", 5)
-
-
-def _by_count(row: tuple[Cell, ...]) -> int:
-    return int(str(row[0].value))
-
-
-def agreement(rows: pd.DataFrame) -> str:
-    """State in a sentence if the references of every run agree at its end."""
-    ends = rows[rows["update"] == rows.groupby("run")["update"].transform("max")].drop_duplicates("run")
-    apart = ends[ends["cosine_distance"] > AGREE]
-    most = ends["cosine_distance"].max()
-    if apart.empty:
-        return f"the two references of every run agree to a cosine distance of {most:.3f} (up to {AGREE} counts)."
-    return (
-        f"the two references of {len(apart)} of {len(ends)} runs lie up to {most:.3f} apart in cosine distance (up to "
-        f"{AGREE} counts as agreement): their errors are not trusted, whatever the intervals say."
-    )
 
 
 def table12(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
@@ -134,7 +62,7 @@ def table12(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
         f"training of N=8; routing takes {share['n8']:.2%} at N=8 and {share['n256']:.2%} at N=256.",
         *watermark_notes(plan),
     )
-    return Table("table12", "Table 12. Throughput of inference", columns, tuple(cells), notes)
+    return Table(columns, tuple(cells), notes)
 
 
 def _latency(values: pd.Series, runs: str) -> Cell:
@@ -190,7 +118,7 @@ def table13(plan: Plan, paper: PaperValues, serving: pd.DataFrame, rows: pd.Data
         "The paper's runs of the same N stand beside ours; their parameters are in Table 2.",
         *watermark_notes(plan),
     )
-    return Table("table13", "Table 13. Inference and training cost", columns, tuple(cells), notes)
+    return Table(columns, tuple(cells), notes)
 
 
 def _trained(row: Mapping[str, Any]) -> tuple[Cell, ...]:

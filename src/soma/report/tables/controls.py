@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import pandas as pd
 
 from soma.analysis.controls import beside_curve
 from soma.analysis.verdict import difference_of
+from soma.catalogue import CONTROLS
 from soma.plan import Plan
 from soma.report.labels import (
     LOSS_NOTE,
@@ -20,17 +20,9 @@ from soma.report.labels import (
     named,
     watermark_notes,
 )
-from soma.report.table import NONE, NOT_RUN, Cell, Table, interpolated, measured, number
+from soma.report.paper import PaperValues
+from soma.report.table import NONE, NOT_RUN, Cell, Table, interpolated, number, with_interval
 
-QUESTIONS = {
-    "B1": "Do semantic clusters matter, or do random shards do as well?",
-    "B2": "Does the ensemble beat one monolith of a single expert's size at the same operations?",
-    "B3": "Does the comparison hold for averaged iterates, or is it noise of the last one?",
-    "B4": "How much of the gain is averaging: the mixture against its nearest expert alone?",
-    "B5": "Does it hold when the seed run and the preprocessing are charged?",
-    "B6": "How small may ε be before coarser matrix products lose the difference?",
-    "B7": "For one budget of operations, which size, and how many experts?",
-}
 FINDINGS = {"for": "the first is better", "against": "the second is better", "neither": "inconclusive"}
 
 
@@ -40,30 +32,37 @@ def control_cells(plan: Plan, row: Any, digits: int = 4) -> tuple[Cell, ...]:
     if not row.seeds:
         return (*names, Cell("no cost in common", "not run"), NOT_RUN, NOT_RUN)
     difference = difference_of(row)
-    finding = FINDINGS[difference.side()]
+    finding = FINDINGS[difference.support()]
     return (*names, *difference_cells(difference, digits), Cell(finding, "measured", finding, run=row.run))
 
 
-def controls_table(plan: Plan, rows: pd.DataFrame, findings: Sequence[str]) -> Table:
-    """Tabulate other explanations of the comparison at equal total size; not in the paper.
-
-    Args:
-        rows: rows of `analysis.controls.differences`.
-        findings: findings of the controls that have their own tables.
-    """
-    cells = [(Cell(row.control), Cell(QUESTIONS[row.control]), *control_cells(plan, row)) for row in rows.itertuples()]
+def controls(
+    plan: Plan,
+    paper: PaperValues,
+    rows: pd.DataFrame,
+    precision: pd.DataFrame,
+    sizes: pd.DataFrame,
+    differences: pd.DataFrame,
+) -> Table:
+    """Tabulate other explanations of the comparison at equal total size; not in the paper."""
+    cells = [(Cell(row.control), Cell(CONTROLS[row.control]), *control_cells(plan, row)) for row in rows.itertuples()]
     columns = ("control", "question", "first", "second", "first minus second", "over seeds", "finding")
     notes = (
         "Not in the paper. " + LOSS_NOTE,
         f"{SEED_NOTE} *Better* needs both intervals on one side of zero; one seed is always inconclusive.",
         "B3: Table 4 has the averaged iterate of every arm beside its last one.",
-        *findings,
+        *findings(plan, precision, sizes, differences),
         *watermark_notes(plan),
     )
-    return Table("controls", "Controls that the paper did not run", columns, tuple(cells), notes)
+    return Table(columns, tuple(cells), notes)
 
 
-def sizes_table(plan: Plan, rows: pd.DataFrame, differences: pd.DataFrame) -> Table:
+def findings(plan: Plan, precision: pd.DataFrame, sizes: pd.DataFrame, differences: pd.DataFrame) -> tuple[str, str]:
+    """State the results of the controls that have their own tables, B6 and B7, in a sentence each."""
+    return precision_finding(precision), size_finding(plan, sizes, differences)
+
+
+def sizes(plan: Plan, paper: PaperValues, rows: pd.DataFrame, differences: pd.DataFrame) -> Table:
     """Tabulate the size curve (B7): the best size and number of experts for one budget."""
     own = rows[rows["iterate"] == "last"].sort_values(["kind", "parameters"], ascending=[False, True])
     averaged = rows[rows["iterate"] == "average"].set_index("arm")
@@ -78,10 +77,10 @@ def sizes_table(plan: Plan, rows: pd.DataFrame, differences: pd.DataFrame) -> Ta
                 number(int(row.width), "set", -1),
                 number(int(row.parameters), "measured", -1, row.run),
                 number(float(row.operations), "measured", -1, row.run),
-                measured(row.loss, row.low, row.high, row.run),
+                with_interval(row.loss, row.low, row.high, row.run),
                 loss_seeds_cell(row),
                 NONE if row.kind == "monolith" or np.isnan(curve) else beside,
-                measured(average.loss, average.low, average.high, average.run),
+                with_interval(average.loss, average.low, average.high, average.run),
             )
         )
     columns = (
@@ -94,7 +93,7 @@ def sizes_table(plan: Plan, rows: pd.DataFrame, differences: pd.DataFrame) -> Ta
         "The monoliths' curve is taken at the ensemble's parameters, linear in their logarithm between two sizes.",
         *watermark_notes(plan),
     )
-    return Table("sizes", "Size curve at equal operations (B7)", columns, tuple(cells), notes)
+    return Table(columns, tuple(cells), notes)
 
 
 def size_finding(plan: Plan, rows: pd.DataFrame, differences: pd.DataFrame) -> str:
@@ -118,12 +117,12 @@ def size_finding(plan: Plan, rows: pd.DataFrame, differences: pd.DataFrame) -> s
     for row in own[own["other"].isin(product.against[:1])].itertuples():
         difference = difference_of(row)
         value, seeds = difference_cells(difference)
-        finding = f"{value.text}, over seeds {seeds.text}: {FINDINGS[difference.side()]}"
+        finding = f"{value.text}, over seeds {seeds.text}: {FINDINGS[difference.support()]}"
         parts.append(f"minus {arm_label(plan.arms[row.other])}, of its total size, {finding}")
     return "; ".join(parts) + "."
 
 
-def precision_table(plan: Plan, rows: pd.DataFrame) -> Table:
+def precision(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
     """Tabulate the relative error of the finite difference (B6)."""
     run = rows["run"].iloc[0]
     steps = sorted(rows["eps"].unique(), reverse=True)
@@ -143,7 +142,7 @@ def precision_table(plan: Plan, rows: pd.DataFrame) -> Table:
         *watermark_notes(plan),
     )
     columns = ("weights", "matrix products", *(f"ε = {step:g}" for step in steps))
-    return Table("precision", "Precision of the finite difference (B6)", columns, tuple(cells), notes)
+    return Table(columns, tuple(cells), notes)
 
 
 def precision_finding(rows: pd.DataFrame) -> str:

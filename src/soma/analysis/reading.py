@@ -1,0 +1,51 @@
+"""What a function of the catalogue reads, loaded from the files of a campaign."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from soma import layout
+from soma.analysis.claims import verdicts
+from soma.catalogue import Facts, Histories, Losses, Read, Verdicts
+from soma.config.campaign import Config
+from soma.evaluation.rows import KEYS
+from soma.files.atomic import read_json
+from soma.plan import Plan, make_plan
+
+
+def load_plan(settings: Path) -> Plan:
+    """Return the plan of the campaign whose settings a step was given."""
+    return make_plan(Config.model_validate(read_json(settings)))
+
+
+def load(reads: Iterable[Read], plan: Plan, results: Path) -> list[Any]:
+    """Return one value for each read, from the folder of a campaign.
+
+    Returns:
+        A table for rows and losses; tables by run for histories; JSON by role or number of clusters for facts; all
+        claims with their verdicts (`claims.Judged`) for verdicts.
+    """
+    return [_load(read, plan, results) for read in reads]
+
+
+def _load(read: Read, plan: Plan, results: Path) -> Any:
+    match read:
+        case str():
+            return pd.read_parquet(results / layout.rows(read))
+        case Losses():
+            frames = [pd.read_parquet(results / file) for file in layout.losses(read, plan)]
+            # A run shared by two groups was evaluated in both.
+            return pd.concat(frames, ignore_index=True).drop_duplicates(list(KEYS))
+        case Histories():
+            return {
+                run: pd.concat([pd.read_parquet(results / file) for file in files])
+                for run, files in layout.histories(read, plan).items()
+            }
+        case Facts():
+            return {name: read_json(results / file) for name, file in layout.facts(read, plan).items()}
+        case Verdicts():
+            return verdicts(plan, lambda name: pd.read_parquet(results / layout.rows(name)))

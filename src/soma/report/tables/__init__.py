@@ -1,0 +1,1 @@
+"""Tables, one module per family. Rows come from `soma.analysis`; nothing is computed here."""

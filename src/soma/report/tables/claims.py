@@ -1,0 +1,75 @@
+"""The claims table: the paper's statement, this campaign's measurements, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from soma.analysis.claims import Judged
+from soma.analysis.verdict import RULE
+from soma.catalogue import CLAIMS
+from soma.plan import Plan
+from soma.report.labels import (
+    agreement,
+    difference_cells,
+    named,
+    watermark_notes,
+)
+from soma.report.paper import PaperValues
+from soma.report.table import NOT_RUN, Cell, Table
+
+
+def claims(plan: Plan, paper: PaperValues, judged_claims: Sequence[Judged], references: pd.DataFrame) -> Table:
+    """Build the claims table, with one row per difference of every claim; `″` means as above.
+
+    Args:
+        judged_claims: every claim with its verdict.
+        references: rows of the reference measurement, for the check that C7 depends on.
+    """
+    rows: list[tuple[Cell, ...]] = []
+    for entry, judged in zip(CLAIMS, judged_claims, strict=True):
+        runs = " ".join(dict.fromkeys(run for d in judged.differences for run in d.run.split()))
+        claim = Cell(judged.claim)
+        ruling = Cell(judged.verdict, "measured" if judged.differences else "not run", judged.verdict, run=runs)
+        opening = (Cell(paper.text(entry.text)), Cell(paper.text(entry.paper), "paper"))
+        reason = Cell(judged.reason)
+        for i, d in enumerate(judged.differences):
+            value, seeds = difference_cells(d)
+            support = Cell(d.support(), "measured", d.support(), run=d.run)
+            texts = (*opening, reason) if i == 0 else (_DITTO, replace(_DITTO, status="paper"), _DITTO)
+            rows.append(
+                (claim, *texts[:2], Cell(named(plan, d.name)), value, Cell(d.unit), seeds, support, ruling, texts[2])
+            )
+        if not judged.differences:
+            rows.append((claim, *opening, *[NOT_RUN] * 5, ruling, reason))
+    columns = (
+        "claim", "statement", "paper", "difference (the claim: negative)", "measured, 95 % over documents", "unit",
+        "95 % over seeds", "speaks", "verdict", "why",
+    )  # fmt: skip
+    notes = (RULE, f"C7: {agreement(references)}", *_more(paper), *watermark_notes(plan))
+    return Table(columns, tuple(rows), notes)
+
+
+_DITTO = Cell("″")
+
+
+def _more(paper: PaperValues) -> tuple[str, ...]:
+    """Return further numbers that the paper reports about the claims, as sentences."""
+    early, late = (paper.tables["figure4"][phase] for phase in ("early", "late"))
+    ratios = " and ".join("{} to {}".format(*f) for f in (early["variance_factor_fp64"], late["variance_factor"]))
+    sweep, active, budgets = (paper.tables[name] for name in ("figure7", "figure16", "figure14"))
+    elapsed, updates, n_pert = (sweep[k] for k in ("n_sweep_validation", "n_sweep_at_4M_updates", "n8_npert64_to_1024"))
+    hours, many, few = n_pert["gpu_hours"], budgets["n256"], budgets["n2"]
+    return (
+        f"More of the paper. C4: in training, N=4 (Figure 4), the variance ratio is {ratios}, early and late.",
+        f"C8 (Figure 7): validation {elapsed['n1']} at N=1 and {elapsed['n256']} at N=256 after "
+        f"{elapsed['cutoff_hours']} hours, {updates['n1']} and {updates['n256']} after 4M updates; N=8 with n_pert=64 "
+        f"{n_pert['npert64']} for {hours['npert64']:,} GPU-hours, with 1,024 {n_pert['npert1024']} for "
+        f"{hours['npert1024']:,}.",
+        f"C10 (Figure 16): with k=4 {active['n256_k4']} at N=256 and {active['n8_k4']} at N=8.",
+        f"C15 (Figure 14): {many['validation']} at N=256 for {many['elapsed_hours']} hours elapsed and "
+        f"{many['gpu_hours']:,} GPU-hours, {few['validation']} at N=2 for {few['elapsed_hours']} hours and "
+        f"{few['gpu_hours']} GPU-hours.",
+    )

@@ -1,0 +1,131 @@
+"""Losses at equal total size: Tables 4 and 9."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from soma.config.campaign import Arm
+from soma.plan import Plan
+from soma.report.labels import (
+    LOSS_NOTE,
+    SEED_NOTE,
+    arm_label,
+    loss_seeds_cell,
+    watermark_notes,
+)
+from soma.report.paper import PaperValues, method_label
+from soma.report.table import NOT_RUN, Cell, Table, number, with_interval
+
+
+def table4(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
+    """Tabulate test loss at equal budget, beside the paper's."""
+    theirs = paper.rows("table4")
+    final, averaged = (_final_losses(plan, losses, "test", iterate=name) for name in ("last", "average"))
+    cells = []
+    for name, arm in _arms(plan):
+        runs = plan.arm_runs[name]
+        row = theirs.get(arm.counterpart or "", {})
+        loss = final.loc[name]
+        cells.append(
+            (
+                Cell(arm_label(arm)),
+                Cell(str(arm.experts), "set", arm.experts),
+                number(arm.n_pert if arm.method == "spsa" else None, "set", -1),
+                number(runs[0].updates, "measured", -1, loss.run),
+                number(float(runs[0].operations(runs[0].updates)), "measured", -1, loss.run),
+                _loss_cell(loss),
+                loss_seeds_cell(loss),
+                _loss_cell(averaged.loc[name]),
+                *_paper_cells(row),
+            )
+        )
+    named = {arm.counterpart for _, arm in _arms(plan)}
+    for counterpart, row in theirs.items():
+        if counterpart not in named:
+            cells.append(
+                (
+                    Cell(method_label(counterpart)),
+                    Cell(str(row["n"]), "paper", row["n"]),
+                    number(row.get("n_pert"), "paper", -1),
+                    *[NOT_RUN] * 5,
+                    *_paper_cells(row),
+                )
+            )
+    columns = (
+        "method", "N", "n_pert", "updates", "operations", "test loss", "over seeds", "averaged iterate (ours)",
+        "updates (paper)", "GPU-hours (paper)", "test loss (paper)",
+    )  # fmt: skip
+    notes = (
+        LOSS_NOTE,
+        f"{SEED_NOTE} Operations are of one run: both signs counted, head updates, validation and the seed run "
+        "excluded. Times stand in the table of costs; the paper's GPU-hours are of an RTX 5090.",
+        "`averaged iterate`: the exponential average of the weights, on the same documents (B3); not in the paper.",
+        f"More of the paper's Figure 1: {'; '.join(map(_point, paper.tables['figure1_points']))}.",
+        *watermark_notes(plan),
+    )
+    return Table(columns, tuple(cells), notes)
+
+
+def _point(row: Mapping[str, Any]) -> str:
+    """Format a point of Figure 1, such as `SOMA N=8, 700 GPU-hours: 1.71`."""
+    name = method_label("-".join([row["method"], f"n{row['n']}", *([f"p{row['n_pert']}"] if "n_pert" in row else [])]))
+    units = {"updates": "updates", "gpu_hours": "GPU-hours"}
+    spent = [f"{row[key]:,} {unit}" for key, unit in units.items() if key in row]
+    return f"{name}, {', '.join(spent)}: {row['test']:.2f}"
+
+
+def table9(plan: Plan, paper: PaperValues, losses: pd.DataFrame) -> Table:
+    """Tabulate losses of the same frozen checkpoints on the external corpus."""
+    theirs = paper.rows("table9")
+    external = losses[losses["set"] == "external"]
+    splits = sorted(external["split"].unique())
+    cells = []
+    for name, arm in _arms(plan):
+        row = theirs.get(arm.counterpart or "", {})
+        measured_cells = [_loss_cell(_final_losses(plan, external, "external", split).loc[name]) for split in splits]
+        cells.append((Cell(arm_label(arm)), *measured_cells, *_paper_external(row)))
+    named = {arm.counterpart for _, arm in _arms(plan)}
+    for counterpart, row in theirs.items():
+        if counterpart not in named:
+            cells.append((Cell(method_label(counterpart)), *[NOT_RUN] * len(splits), *_paper_external(row)))
+    source = plan.config.data.external.source.source
+    columns = ("method", *(f"{source} {s}".strip() for s in splits), "WikiText-103 validation (paper)", "test (paper)")
+    notes = (LOSS_NOTE, "Nothing was trained or chosen on this corpus.", *watermark_notes(plan))
+    return Table(columns, tuple(cells), notes)
+
+
+def _final_losses(
+    plan: Plan, losses: pd.DataFrame, set_: str, split: str | None = None, iterate: str = "last"
+) -> pd.DataFrame:
+    """Return losses averaged over seeds at the end of the budget, at the arm's k; indexed by arm."""
+    rows = losses[(losses["set"] == set_) & losses["seed"].isna() & (losses["iterate"] == iterate)]
+    if split is not None:
+        rows = rows[rows["split"] == split]
+    wanted = [
+        (rows["arm"] == name) & (rows["update"] == plan.arm_runs[name][0].updates) & (rows["k"] == arm.active)
+        for name, arm in _arms(plan)
+    ]
+    return pd.concat([rows[mask] for mask in wanted]).set_index("arm")
+
+
+def _loss_cell(row: Any) -> Cell:
+    return with_interval(row.loss, row.low, row.high, row.run)
+
+
+def _paper_cells(row: Mapping[str, Any]) -> tuple[Cell, ...]:
+    return (
+        number(row.get("updates"), "paper", -1),
+        number(row.get("gpu_hours"), "paper", -1),
+        number(row.get("test"), "paper", 2),
+    )
+
+
+def _paper_external(row: Mapping[str, Any]) -> tuple[Cell, Cell]:
+    return number(row.get("validation"), "paper", 3), number(row.get("test"), "paper", 3)
+
+
+def _arms(plan: Plan) -> list[tuple[str, Arm]]:
+    return [(name, plan.config.arms[name]) for name in plan.config.products.fixed_size.arms]

@@ -1,0 +1,118 @@
+"""Gradient estimates: Table 8, and estimators of the field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from soma.analysis.gradients import AGREE
+from soma.plan import Plan
+from soma.report.labels import (
+    LOSS_NOTE,
+    RUN_NOTE,
+    SEED_NOTE,
+    against_cells,
+    arm_label,
+    hardware,
+    loss_cell,
+    over_runs,
+    watermark_notes,
+    with_error,
+)
+from soma.report.paper import PaperValues
+from soma.report.table import NOT_RUN, Cell, Table, number
+
+
+def table8(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
+    """Tabulate the agreement of two disjoint references, and the error of one step's estimate against them."""
+    theirs = {row["n"]: row for row in paper.tables["table8"]}
+    base = plan.config.products.reference.settings[0]
+    own = rows[(rows["n_pert"] == base[0]) & (rows["batch"] == base[1])]
+    cells: list[tuple[Cell, ...]] = []
+    for arm in plan.config.products.reference.arms:
+        runs = plan.arm_runs[arm]
+        of_arm = own[own["run"].isin([run.id for run in runs])]
+        for update, found in of_arm.groupby("update"):
+            names, error = " ".join(found["run"]), over_runs(found["error"], -1, " ".join(found["run"]))
+            if len(found) == 1:
+                error = with_error(found["error"].iloc[0], found["error_se"].iloc[0], -1, names)
+            agree = (found["cosine_distance"] <= AGREE).all()
+            check = "agree" if agree else "disagree: error not trusted"
+            cells.append(
+                (
+                    Cell(str(runs[0].experts), "set", runs[0].experts),
+                    number(int(update), "set", -1),
+                    number(int(found["reference_sequences"].iloc[0]), "set", -1),
+                    over_runs(found["cosine_distance"], 5, names),
+                    Cell(check, "measured", check, run=names),
+                    error,
+                    over_runs(found["aggregate_seconds"], 3, names),
+                    number(len(found), "set", -1),
+                    *_references(
+                        theirs.get(runs[0].experts, {}), "init" if update < runs[0].updates else "updates_10k"
+                    ),
+                )
+            )
+    for n in theirs.keys() - {plan.arms[arm].experts for arm in plan.config.products.reference.arms}:
+        for when, name in (("init", "initialisation"), ("updates_10k", "10,000")):
+            cells.append((Cell(str(n), "paper", n), Cell(name, "paper"), *[NOT_RUN] * 6, *_references(theirs[n], when)))
+    columns = (
+        "N", "update", "reference (sequences)", "cosine distance of two references", "references",
+        "relative squared error of a step", "device seconds of a step", "runs", "reference batch (paper)",
+        "cosine distance (paper)",
+    )  # fmt: skip
+    keys = ("n256_reduction", "n_pert_64_to_1024_reduction", "batch_64_to_1024_reduction")
+    fewer, more, share = (paper.tables["figure5"][key] for key in keys)
+    notes = (
+        f"A step has n_pert = {base[0]} and B = {base[1]}. Each expert's reference is a backpropagation gradient over "
+        f"random crops of its own shard; two are drawn independently, and agree below a cosine distance of {AGREE}.",
+        f"{RUN_NOTE} `s.e.`: standard error over the estimates of a single run.",
+        "The paper's columns are at initialisation and after 10,000 updates; here the first and the last milestone.",
+        f"Seconds: on {hardware(rows)}, the experts one after the other.",
+        f"The paper's Figure 5: N=256 has {fewer['init']} (initialisation) and {fewer['updates_10k']} times (10,000 "
+        f"updates) less error per GPU-second than N=1; n_pert from 64 to 1,024 lowers it by {more:.0%}, B from 64 to "
+        f"1,024 by {share['init']:.2%} and {share['updates_10k']:.0%}.",
+        *watermark_notes(plan),
+    )
+    return Table(columns, tuple(sorted(cells, key=_by_count)), notes)
+
+
+def _references(row: Mapping[str, Any], when: str) -> tuple[Cell, Cell]:
+    batch, distance = row.get(when, (None, None))
+    return number(batch, "paper", -1), number(distance, "paper", 5)
+
+
+def _by_count(row: tuple[Cell, ...]) -> int:
+    return int(str(row[0].value))
+
+
+def estimators(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
+    """Compare estimators from the literature at equal operations, by loss and variance; not in the paper."""
+    cells = []
+    for row in rows.itertuples():
+        cells.append(
+            (
+                Cell(arm_label(plan.arms[row.arm])),
+                number(int(row.n_pert), "set", -1),
+                number(int(row.forwards), "measured", -1, row.measured_on),
+                number(int(row.updates), "measured", -1, row.run),
+                loss_cell(row),
+                *against_cells(row),
+                with_error(row.relative_variance, row.relative_variance_se, -1, row.measured_on),
+                with_error(row.cosine, row.cosine_se, 4, row.measured_on),
+            )
+        )
+    columns = (
+        "estimator", "n_pert", "forwards", "updates", "test loss", "first minus this", "over seeds", "rel. variance",
+        "cosine with the gradient",
+    )  # fmt: skip
+    notes = (
+        "Not in the paper. " + LOSS_NOTE,
+        f"{SEED_NOTE} All arms have the same operations, lr, eps, start and batches.",
+        f"Variance (relative to the squared norm of the exact gradient) and cosine: {int(rows['repeats'].iloc[0])} "
+        "estimates on one batch at the weights of one run, the same for all. `s.e.`: standard error over them.",
+        *watermark_notes(plan),
+    )
+    return Table(columns, tuple(cells), notes)

@@ -1,0 +1,134 @@
+"""Scaling and allocation: Tables 10 and 11, and the cost of reaching one loss (Figure 13)."""
+
+from __future__ import annotations
+
+import re
+from itertools import zip_longest
+
+import pandas as pd
+
+from soma.analysis.scaling import AXES
+from soma.plan import Plan
+from soma.report.labels import (
+    LOSS_NOTE,
+    SEED_NOTE,
+    against_cells,
+    loss_cell,
+    watermark_notes,
+)
+from soma.report.paper import PaperValues
+from soma.report.table import NONE, NOT_RUN, Cell, Table, interpolated, number, with_interval
+
+
+def table10(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
+    """Tabulate the best allocation of the sweeps at each budget, on ensemble validation, interpolated."""
+    theirs = {row["operations"]: row for row in paper.tables["table10"]}
+    own = plan.config.products.sweep.operations
+    cells: list[tuple[Cell, ...]] = []
+    for budget in sorted({*own, *theirs}):
+        reached = rows[rows["operations"] == budget].sort_values(["best", "loss"], ascending=[False, True])
+        operations = number(float(budget), "set" if budget in own else "paper", -1)
+        given = [number(None, "paper")] * 2
+        if budget in theirs:
+            low, high = theirs[budget]["range"]
+            best = ", ".join(f"{value:,}" for value in theirs[budget]["best"])
+            given = [
+                Cell(best, "paper"),
+                Cell(f"{low:.4f} to {high:.4f}", "paper", low, low, high),
+            ]
+        cells.append((operations, *(_best(reached) if len(reached) else [NOT_RUN] * 5), *given))
+    columns = (
+        "operations", "best N", "n_pert", "B", "validation loss", "next best", "best N, n_pert, B (paper)",
+        "validation range (paper)",
+    )  # fmt: skip
+    notes = (
+        "Ensemble validation, nats per byte, mean over seeds; brackets: 95 % interval over documents. An allocation "
+        "whose run ended before the budget stands with its last loss; nothing is extrapolated.",
+        "The best of several on the data that chose it looks better than it is. The paper's budgets are its own.",
+        *watermark_notes(plan),
+    )
+    return Table(columns, tuple(cells), notes)
+
+
+def _best(reached: pd.DataFrame) -> list[Cell]:
+    """Return the best allocation with its loss, and the second best."""
+    best, *more = reached.itertuples()
+    second = NONE
+    if more:
+        row = more[0]
+        text = f"{row.loss:.4f} (N={row.experts}, n_pert={row.n_pert}, B={row.batch})"
+        second = interpolated(Cell(text, "measured", row.loss, row.low, row.high, row.run), row.interpolated)
+    settings = [number(int(getattr(best, key)), "measured", -1, best.run) for key in AXES]
+    return [*settings, interpolated(with_interval(best.loss, best.low, best.high, best.run), best.interpolated), second]
+
+
+def table11(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
+    """Compare continuations at equal operations with different splits of n_pert and B."""
+    cells: list[tuple[Cell, ...]] = []
+    for row, theirs in zip_longest(rows.itertuples(), paper.tables["table11"]):
+        ours = [NOT_RUN] * 7
+        if row is not None:
+            ours = [
+                number(int(row.n_pert), "set", -1),
+                number(int(row.batch), "set", -1),
+                number(int(row.updates), "measured", -1, row.run),
+                number(float(row.operations), "measured", -1, row.run),
+                loss_cell(row, 5),
+                *against_cells(row, 5),
+            ]
+        given = theirs or {}
+        cells.append(
+            (
+                *ours,
+                number(given.get("n_pert"), "paper", -1),
+                number(given.get("batch"), "paper", -1),
+                number(given.get("test"), "paper", 6),
+            )
+        )
+    columns = (
+        "n_pert", "B", "updates", "operations", "test loss", "first minus this", "over seeds", "n_pert (paper)",
+        "B (paper)", "test (paper)",
+    )  # fmt: skip
+    notes = (
+        f"{LOSS_NOTE} {SEED_NOTE}",
+        "All continue the same arm, weights and optimiser state; B above the arm's batch is accumulated, each batch "
+        "with directions of its own.",
+        *watermark_notes(plan),
+    )
+    return Table(columns, tuple(cells), notes)
+
+
+def crossings(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
+    """Tabulate the cost of every allocation of the sweeps until it reaches a loss that all reach."""
+    theirs = {}
+    for name, hours in paper.tables["figure13"]["gpu_hours"].items():
+        n_pert, batch = map(int, re.findall(r"\d+", name))
+        theirs[8, n_pert, batch] = hours
+    cells = []
+    for row in rows.sort_values("operations").itertuples():
+        s = plan.arm_runs[row.arm][0].settings
+        allocation = (s.experts, s.n_pert, s.batch * s.accumulation)
+        spent = [(row.operations, -1), (row.device_seconds, 1), (row.elapsed_seconds, 1)]
+        values = [number(float(value), "measured", digits, row.run) for value, digits in spent]
+        if row.bound:
+            values = [Cell(f"≤ {cell.text}", cell.status, cell.value, run=cell.run) for cell in values]
+        cells.append(
+            (
+                *(number(value, "set", -1) for value in allocation),
+                *(interpolated(cell, not row.bound) for cell in values),
+                number(theirs.pop(allocation, None), "paper", 1),
+            )
+        )
+    for allocation, hours in theirs.items():
+        cells.append((*(number(value, "paper", -1) for value in allocation), *[NOT_RUN] * 3, number(hours, "paper", 1)))
+    target = paper.tables["figure13"]["target"]
+    notes = (
+        f"Ensemble validation {rows['target'].iloc[0]:.4f} nats per byte, the worst of all allocations' lowest losses; "
+        "of the mean over seeds, so there is no interval. `≤`: reached at the first milestone.",
+        *watermark_notes(plan),
+    )
+    columns = (
+        "N", "n_pert", "B", "operations", "device time (s)", "idealised elapsed (s)",
+        f"GPU-hours to {target:.2f} (paper)",
+    )  # fmt: skip
+    return Table(columns, tuple(cells), notes)

@@ -1,0 +1,117 @@
+"""The equal search over rates: Tables 6 and 7, and the search for EGGROLL's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import zip_longest
+from typing import Any
+
+import pandas as pd
+
+from soma.analysis.tuning import spread_over_seeds
+from soma.plan import Plan
+from soma.report.labels import (
+    against_cells,
+    arm_label,
+    over_runs,
+    searched_cell,
+    watermark_notes,
+)
+from soma.report.paper import PaperValues
+from soma.report.table import NONE, NOT_RUN, Cell, Table, number, significant
+
+
+def table6(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
+    """Tabulate the search over lr and eps on ensemble validation, one row per setting, as in the paper."""
+    tuning = plan.config.products.tuning
+    names = {tuning.soma: "SOMA", tuning.spsa: "SPSA"}
+    theirs = {(row["lr"], row["eps"]): row for row in paper.tables["table6"]}
+    best = list(rows[rows["chosen"]].itertuples())
+
+    def lone(row: Any) -> bool:
+        own = rows[rows["base"] == row.base]
+        return bool(own["eps"].nunique() > 1 and own.loc[own["lr"] == row.lr, "eps"].nunique() == 1)
+
+    cells: list[tuple[Cell, ...]] = []
+    for (lr, eps), found in rows.groupby(["lr", "eps"], sort=False):
+        by_base = {row.base: row for row in found.itertuples()}
+        chosen = [names[base] + _edge(row) for base, row in by_base.items() if row.chosen]
+        cells.append(
+            (
+                *(number(float(value), "set", -1) for value in (lr, eps)),
+                *(searched_cell(by_base[base]) for base in tuning.bases),
+                Cell("; ".join(chosen), "measured", "; ".join(chosen), run=" ".join(found["run"])) if chosen else NONE,
+                *_tried(theirs.pop((lr, eps), {})),
+            )
+        )
+    for (lr, eps), row in theirs.items():
+        cells.append((number(lr, "paper", -1), number(eps, "paper", -1), *[NOT_RUN] * 3, *_tried(row)))
+    notes = (
+        f"Ensemble validation, nats per byte: mean over seeds {list(tuning.seeds)}, their Student-t 95 % interval, "
+        "and sample standard deviation (sd); the same settings, seeds and operations for both arms. Test data play no "
+        "part.",
+        *(f"{names[row.base]}: no other eps was tried at the chosen lr." for row in best if lone(row)),
+        *watermark_notes(plan),
+    )
+    ours = [arm_label(plan.config.arms[base]) for base in tuning.bases]
+    columns = ("lr", "eps", *ours, "chosen for", "SOMA N=2 (paper)", "SPSA N=1 (paper)")
+    return Table(columns, tuple(cells), notes)
+
+
+def _edge(row: Any) -> str:
+    return f" (at the edge of {row.edge})" if row.edge else ""
+
+
+def _tried(row: Mapping[str, Any]) -> tuple[Cell, ...]:
+    return tuple(
+        Cell(f"{row[n][0]:.4f}, sd {row[n][1]:.4f}", "paper", row[n][0]) if row else number(None, "paper")
+        for n in ("n2", "n1")
+    )
+
+
+def table7(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
+    """Tabulate the test loss of the chosen settings, each run evaluated once."""
+    theirs = paper.tables["table7"]
+    cells: list[tuple[Cell, ...]] = []
+    by_seed, (mean,) = rows[rows["seed"].notna()], rows[rows["seed"].isna()].itertuples()
+    for row, given in zip_longest(by_seed.itertuples(), theirs["seeds"]):
+        ours = [NOT_RUN] * 5
+        if row is not None:
+            values = [number(row.spsa, "measured", 4, row.spsa_run), number(row.soma, "measured", 4, row.soma_run)]
+            ours = [Cell(str(int(row.seed)), "set", int(row.seed)), *values, *against_cells(row)]
+        cells.append((*ours, *(number((given or {}).get(name), "paper", 4) for name in ("spsa", "soma"))))
+    values = [over_runs(by_seed[name], 4, ids) for name, ids in (("spsa", mean.spsa_run), ("soma", mean.soma_run))]
+    cells.append((Cell("mean"), *values, *against_cells(mean), *[number(None, "paper")] * 2))
+    notes = (
+        "Test, nats per byte; brackets: 95 % paired bootstrap interval over documents. `±` and `over seeds`: Student-t "
+        "95 % interval over seeds.",
+        f"Sample standard deviation of the difference over seeds: {spread_over_seeds(rows):.4f}.",
+        f"The paper's mean difference: {theirs['mean_difference']}, standard deviation {theirs['sd_difference']}.",
+        *watermark_notes(plan),
+    )
+    columns = ("seed", "SPSA", "SOMA", "SPSA minus SOMA", "over seeds", "SPSA (paper)", "SOMA (paper)")
+    return Table(columns, tuple(cells), notes)
+
+
+def populations(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
+    """Tabulate the search over EGGROLL's settings at this size, on ensemble validation."""
+    cells = []
+    for row in rows.itertuples():
+        words = (("chosen" + _edge(row), row.chosen), ("in Table 4", row.configured))
+        marks = ", ".join(word for word, true in words if true)
+        settings = [
+            number(getattr(row, key), "set", -1) for key in ("population", "streams", "tokens", "alpha", "step")
+        ]
+        updates = number(int(row.updates), "measured", -1, row.run)
+        choice = Cell(marks, "measured", marks, run=row.run) if marks else NONE
+        cells.append((*settings, updates, searched_cell(row), choice))
+    columns = ("population", "streams", "bytes", "α", "δ", "updates", "validation loss", "choice")
+    budget = plan.config.products.populations.operations
+    notes = (
+        f"Ensemble validation, nats per byte, {significant(budget)} operations each; test data play no part. Brackets: "
+        "Student-t 95 % interval over seeds, sd: standard deviation, where there are two or more.",
+        "The settings in Table 4 are those of the configuration; where they are not the ones chosen here, the table "
+        "says so.",
+        *watermark_notes(plan),
+    )
+    return Table(columns, tuple(cells), notes)

@@ -1,0 +1,24 @@
+"""The step `table`: one table as Markdown, CSV and HTML."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+from soma.analysis.reading import load, load_plan
+from soma.catalogue import TABLES
+from soma.report.paper import PaperValues
+
+
+def table(name: str, settings: Path, results: Path, paper: Path, output: Path) -> None:
+    """Write one table of the catalogue.
+
+    Args:
+        settings: settings of the whole campaign.
+        results: folder of the campaign.
+        output: folder of all tables.
+    """
+    plan, entry = load_plan(settings), TABLES[name]
+    module, _, function = entry.function.partition(".")
+    build = getattr(import_module(f"soma.report.tables.{module}"), function)
+    build(plan, PaperValues(paper), *load(entry.reads, plan, results)).write(output, name, entry.title)
