@@ -34,13 +34,13 @@ rule all:
         expand(
             "{dir}/{name}.{suffix}",
             dir=TABLE_DIR,
-            name=TABLE_INPUTS,
+            name=TABLES,
             suffix=["md", "csv", "html"],
         ),
         expand(
             "{dir}/{name}.{suffix}",
             dir=FIGURE_DIR,
-            name=FIGURE_INPUTS,
+            name=FIGURES,
             suffix=["svg", "png", "csv"],
         ),
 
@@ -63,18 +63,11 @@ rule runs:
 
 rule evaluation:
     input:
-        sorted(
-            {
-                file
-                for product in (TABLE_INPUTS, FIGURE_INPUTS)
-                for files in product.values()
-                for file in files
-            }
-        ),
+        sorted({file for product in PRODUCTS for file in files_of(product.reads)}),
 
 
 onstart:
-    with told():
+    with errors_as_one_sentence():
         SETTINGS.write()
 
 

@@ -4,31 +4,34 @@ import sys
 from contextlib import contextmanager
 from pathlib import Path
 
-from soma.workflow import provenance
-from soma.files import disk_errors as unwritable
-from soma.workflow.digests import code
+from soma import layout
+from soma.catalogue import FIGURES, FRONT, MEASUREMENTS, METRICS, PRODUCTS, SECTIONS
+from soma.catalogue import SUMMARIES, TABLES, Losses
+from soma.config.campaign import BASE, campaign_config
 from soma.errors import SomaError
+from soma.files import disk_errors
 from soma.files.atomic import write_json
-from soma.plan import EARLY, TIMED
-from soma.plan import MEASUREMENTS as MEASUREMENTS_OF_RUNS
-from soma.plan import make_plan, settings_files
-from soma.commands.campaign import write_manifest
-from soma.workflow.code import RunCode, Settings, campaign_config
+from soma.plan import make_plan
+from soma.workflow import provenance
+from soma.workflow.code import RunCode
+from soma.workflow.digests import code
+from soma.workflow.manifest import write_manifest
+from soma.workflow.settings import StepSettings, settings_files
 
 
 @contextmanager
-def told():
-    """What stops the workflow itself becomes one sentence."""
+def errors_as_one_sentence():
+    """Show an error that stops the workflow itself as one sentence, without a trace."""
     try:
         yield
     except SomaError as error:
         raise WorkflowError(str(error)) from None
     except OSError as error:
-        raise WorkflowError(unwritable.sentence(error) or str(error)) from None
+        raise WorkflowError(disk_errors.sentence(error) or str(error)) from None
 
 
-with told():
-    CONFIG = campaign_config(Path("config/config.yaml"), config)
+with errors_as_one_sentence():
+    CONFIG = campaign_config(BASE, config)
     PLAN = make_plan(CONFIG)
     RESULTS = f"results/{CONFIG.campaign}"
     if workflow.is_main_process:
@@ -41,7 +44,7 @@ SHARDS, RUNS, EVALUATION = (
     f"{RESULTS}/runs",
     f"{RESULTS}/evaluation",
 )
-MEASUREMENTS, TABLE_DIR, FIGURE_DIR = (
+ROWS, TABLE_DIR, FIGURE_DIR = (
     f"{RESULTS}/measurements",
     f"{RESULTS}/tables",
     f"{RESULTS}/figures",
@@ -52,10 +55,8 @@ LOGS, BENCHMARKS, RESUME = (
     f"{RESULTS}/resume",
 )
 
-MEASURED = list(MEASUREMENTS_OF_RUNS)
-
 ROLES = ["validation", "test", "external"]
-SETTINGS = Settings(settings_files(PLAN), Path(RESULTS) / "settings")
+SETTINGS = StepSettings(settings_files(PLAN), Path(RESULTS) / "settings")
 CODE = RunCode(PLAN, Path(RUNS))
 SOMA = f"{shlex.quote(sys.executable)} -m soma.cli"
 
@@ -71,12 +72,17 @@ wildcard_constraints:
 
 
 def settings(name):
-    """Digest of what a rule reads; a change of it is a reason to run again."""
+    """Return the digest of the settings that a step reads; a change of it is a reason to run again."""
     return SETTINGS.digest(name)
 
 
+def files_of(reads):
+    """Return the files that a function of the catalogue reads."""
+    return [f"{RESULTS}/{file}" for file in layout.files(reads, PLAN)]
+
+
 def parts_of(run):
-    """Folders of a run's training jobs."""
+    """Return the folders of a run's training jobs."""
     return [f"{RUNS}/{run.id}/{part}" for part in PLAN.parts(run)]
 
 
@@ -90,34 +96,34 @@ TRAINED = {
         "record": "run.json",
     }.items()
 }
-# Runs that also publish the resume state from which their last leg can be replayed. Without any, what nothing matches:
-# Snakemake takes an empty pattern for no constraint.
+# Runs that also publish the resume state from which their last leg can be replayed. If there are none, a pattern that
+# matches nothing: Snakemake would read an empty one as no constraint.
 LEGS = "|".join(run.id for run in PLAN.runs.values() if run.leg is not None) or "(?!)"
 
 
 def started_from(run, part):
-    """Weights of other runs that the experts of a part start from, and of the head that they share."""
+    """Return the weights of other runs that the experts of a part start from, and of the head that they share."""
     run = PLAN.runs[run]
     folders = [*PLAN.start_folders(run, part), *filter(None, [PLAN.head_folder(run)])]
     return [f"{RUNS}/{folder}/weights.safetensors" for folder in dict.fromkeys(folders)]
 
 
 def workers_of(run):
-    """Processes that share a run's directions: distributed perturbations are for one expert (the paper's DDPP)."""
+    """Count the processes that share a run's directions: one expert may have several (the paper's DDPP)."""
     return (
         CONFIG.compute.ddpp if run.experts == 1 and run.settings.method == "spsa" else 1
     )
 
 
 def threads_of_measurement(name):
-    """What measures time has the machine to itself."""
-    return workflow.cores if name in TIMED else CONFIG.compute.threads
+    """Give the whole machine to a measurement of times."""
+    return workflow.cores if MEASUREMENTS[name].timed else CONFIG.compute.threads
 
 
 def write_report():
-    """Snakemake's own report, one HTML file that opens offline."""
+    """Write Snakemake's own report, one HTML file that opens offline."""
     target = Path(RESULTS) / "report.html"
-    # It would be written in place, and through a link into DVC's cache if that is what the old one is.
+    # Snakemake would write in place, and so through a link into DVC's cache if the old report is one.
     target.unlink(missing_ok=True)
     overlay = Path(RESULTS) / "settings" / "overlay.json"
     write_json(overlay, config)
@@ -140,8 +146,8 @@ def write_report():
 
 
 def finish():
-    """What a run that succeeded leaves: of a whole campaign the report and the manifest, of any what travels with it."""
-    with told():
+    """Write the records of a run that succeeded and, if the campaign is complete, its report and manifest."""
+    with errors_as_one_sentence():
         if all(Path(f).exists() for f in rules.all.input):
             write_report()
             write_manifest(Path(RESULTS))
@@ -149,6 +155,6 @@ def finish():
 
 
 def flag(name, value):
-    """A command-line option, or nothing; a list becomes several words."""
+    """Return a command-line option, or nothing for None; a list becomes several words."""
     value = value if isinstance(value, str) or value is None else " ".join(value)
     return f"--{name} {value}" if value else ""

@@ -2,12 +2,12 @@
 
 
 def kind_of(source):
-    """What a source is, in its settings."""
+    """Return the kind of a source, such as `sotu`."""
     return SETTINGS.values[f"source-{source}"]["source"]["source"]
 
 
 def source_of(role):
-    """Which download a role reads: a set that is held out by position reads the training source."""
+    """Return the source that a role reads; a set that is held out by position reads the training source."""
     return role if f"source-{role}" in SETTINGS.values else "train"
 
 
@@ -63,18 +63,18 @@ rule evaluation_set:
         windows=f"{SETS}/{{role}}.parquet",
         manifest=f"{SETS}/{{role}}.json",
     log:
-        f"{LOGS}/set-{{role}}.log",
+        f"{LOGS}/evaluation-set-{{role}}.log",
     benchmark:
-        f"{BENCHMARKS}/set-{{role}}.tsv"
+        f"{BENCHMARKS}/evaluation-set-{{role}}.tsv"
     resources:
         mem_mb=4000,
         runtime=240,
     params:
-        code=code("build-set"),
+        code=code("evaluation-set"),
         settings=lambda wc: settings(f"set-{wc.role}"),
         file=lambda wc: SETTINGS.path(f"set-{wc.role}"),
     message:
         "Choosing the {wildcards.role} windows"
     shell:
-        "{SOMA} build-set --log {log} --settings {params.file} --role {wildcards.role}"
+        "{SOMA} evaluation-set --log {log} --settings {params.file} --role {wildcards.role}"
         " --train {input.train} --corpus {input.corpus} --output {output.windows}"

@@ -1,10 +1,8 @@
-# Losses per document, measurements at checkpoints, and what is summarised from them.
-
-PRODUCTS = CONFIG.products
+# Losses per document, measurements at checkpoints, and summaries of both.
 
 
 def opened(runs, milestones=False):
-    """Files that a step needs to open trained runs: their weights, and those of the heads they share."""
+    """Return the files that a step needs to open trained runs: their weights, and those of the heads they share."""
     names = ["weights", "milestones"][: 1 + milestones]
     return [
         f"{folder}/{name}.safetensors"
@@ -15,7 +13,7 @@ def opened(runs, milestones=False):
 
 
 def routers_of(runs):
-    """Routers that choose among the experts of runs."""
+    """Return the routers that choose among the experts of runs."""
     counts = sorted({run.experts for run in runs if "clusters" in run.shards})
     return [f"{ROUTING}/features" for _ in counts[:1]] + [
         f"{ROUTING}/router-n{n}" for n in counts
@@ -56,112 +54,64 @@ rule measure:
         train=f"{CORPUS}/train",
         validation=f"{SETS}/validation.parquet",
         checkpoints=lambda wc: opened(
-            PLAN.measured_runs(wc.measured), milestones=wc.measured in EARLY
+            PLAN.measured_runs(wc.measurement),
+            milestones=MEASUREMENTS[wc.measurement].early,
         ),
         shards=lambda wc: sorted(
-            {f"{SHARDS}/{run.shards}" for run in PLAN.measured_runs(wc.measured)}
+            {f"{SHARDS}/{run.shards}" for run in PLAN.measured_runs(wc.measurement)}
         ),
-        routers=lambda wc: routers_of(PLAN.measured_runs(wc.measured)),
+        routers=lambda wc: routers_of(PLAN.measured_runs(wc.measurement)),
     output:
-        f"{MEASUREMENTS}/{{measured}}.parquet",
+        f"{ROWS}/{{measurement}}.parquet",
     log:
-        f"{LOGS}/measure-{{measured}}.log",
+        f"{LOGS}/measure-{{measurement}}.log",
     wildcard_constraints:
-        measured="|".join(MEASURED),
-    threads: lambda wc: threads_of_measurement(wc.measured)
+        measurement="|".join(MEASUREMENTS),
+    threads: lambda wc: threads_of_measurement(wc.measurement)
     resources:
         mem_mb=16000,
         runtime=1440,
     params:
-        code=lambda wc: CODE.measure(wc.measured),
-        settings=lambda wc: settings(f"measure-{wc.measured}"),
-        file=lambda wc: SETTINGS.path(f"measure-{wc.measured}"),
+        code=lambda wc: CODE.measure(wc.measurement),
+        settings=lambda wc: settings(f"measure-{wc.measurement}"),
+        file=lambda wc: SETTINGS.path(f"measure-{wc.measurement}"),
         compute=SETTINGS.path("compute"),
     message:
-        "Measuring: {wildcards.measured}"
+        "Measuring: {wildcards.measurement}"
     shell:
-        "{SOMA} measure --log {log} --name {wildcards.measured} --settings {params.file} --results {RESULTS}"
+        "{SOMA} measure --log {log} --name {wildcards.measurement} --settings {params.file} --results {RESULTS}"
         " --compute {params.compute} --threads {CONFIG.compute.threads} --output {output}"
-
-
-def evaluated(role, arms):
-    """Per-document losses of arms."""
-    groups = dict.fromkeys(PLAN.group_of[arm] for arm in arms)
-    return [f"{EVALUATION}/{role}/{group}.parquet" for group in groups]
-
-
-FIXED_SIZE = [
-    file for role in ROLES for file in evaluated(role, PRODUCTS.fixed_size.arms)
-]
-CONTROLS = evaluated("test", (*PRODUCTS.fixed_size.arms, *PRODUCTS.controls.arms))
-COSTS = f"{MEASUREMENTS}/costs.parquet"
-SUMMARISED = {
-    "losses": FIXED_SIZE,
-    "differences": FIXED_SIZE,
-    "controls": [*CONTROLS, COSTS],
-    "sizes": CONTROLS,
-    "backpropagation": evaluated("validation", PRODUCTS.backpropagation.arms),
-    "tuning": evaluated("validation", PLAN.groups["tuning"]),
-    "populations": evaluated("validation", PLAN.groups["populations"]),
-    "paired": [
-        *evaluated("test", PRODUCTS.paired.arms),
-        *[
-            f"{folder}/history.parquet"
-            for arm in PRODUCTS.paired.arms
-            for run in PLAN.arm_runs[arm]
-            for folder in parts_of(run)
-        ],
-    ],
-    "allocation": evaluated("test", PRODUCTS.allocation.arms),
-    "active-losses": [f"{MEASUREMENTS}/active.parquet"],
-    "active-differences": [f"{MEASUREMENTS}/active.parquet"],
-    "serving": evaluated("test", PRODUCTS.inference.arms),
-    "tuning-compared": [
-        f"{MEASUREMENTS}/tuning.parquet",
-        f"{MEASUREMENTS}/tuning-test.parquet",
-    ],
-    "ablation": evaluated("test", PRODUCTS.ablation.arms),
-    "sweep": [*evaluated("validation", PLAN.groups["sweep"]), COSTS],
-    "crossings": [f"{MEASUREMENTS}/sweep.parquet"],
-    "sweep-differences": evaluated("validation", PLAN.groups["sweep"]),
-    "budgets": evaluated("validation", PLAN.groups["sweep"]),
-    "best-counts": evaluated("validation", PLAN.groups["sweep"]),
-    "estimators": [
-        *evaluated("test", PRODUCTS.estimators.arms),
-        f"{MEASUREMENTS}/estimator-variance.parquet",
-    ],
-}
 
 
 rule summarise:
     input:
-        lambda wc: SUMMARISED[wc.summary],
+        lambda wc: files_of(SUMMARIES[wc.summary].reads),
     output:
-        f"{MEASUREMENTS}/{{summary}}.parquet",
+        f"{ROWS}/{{summary}}.parquet",
     log:
         f"{LOGS}/summarise-{{summary}}.log",
     wildcard_constraints:
-        summary="|".join(SUMMARISED),
+        summary="|".join(SUMMARIES),
     resources:
         mem_mb=8000,
         runtime=60,
     params:
-        code=code("summarise"),
+        code=lambda wc: code(f"summarise/{wc.summary}"),
         settings=settings("campaign"),
         file=SETTINGS.path("campaign"),
     message:
         "Summarising: {wildcards.summary}"
     shell:
-        "{SOMA} summarise --log {log} --name {wildcards.summary} --settings {params.file} --evaluation {EVALUATION}"
-        " --measurements {MEASUREMENTS} --runs {RUNS} --output {output}"
+        "{SOMA} summarise --log {log} --name {wildcards.summary} --settings {params.file} --results {RESULTS}"
+        " --output {output}"
 
 
-# What was chosen is a file of its own, so that nothing but the search is a reason to open the test set again.
+# The choice is a file of its own, so that nothing but the search is a reason to open the test set again.
 rule choose:
     input:
         f"{EVALUATION}/validation/tuning.parquet",
     output:
-        f"{MEASUREMENTS}/chosen.json",
+        f"{ROWS}/chosen.json",
     log:
         f"{LOGS}/choose.log",
     resources:
@@ -179,12 +129,12 @@ rule choose:
 
 rule evaluate_chosen:
     input:
-        chosen=f"{MEASUREMENTS}/chosen.json",
+        chosen=f"{ROWS}/chosen.json",
         windows=f"{SETS}/test.parquet",
         checkpoints=opened(group_runs("tuning"), milestones=True),
         routers=routers_of(group_runs("tuning")),
     output:
-        f"{MEASUREMENTS}/tuning-test.parquet",
+        f"{ROWS}/tuning-test.parquet",
     log:
         f"{LOGS}/evaluate-chosen.log",
     threads: CONFIG.compute.threads
@@ -213,17 +163,17 @@ rule summarise_costs:
             for name in [
                 "download-train",
                 "encode-train",
-                "features",
-                "vectors",
+                "fit-features",
+                "transform",
                 *[
                     f"{rule}-n{n}"
-                    for rule in ("router", "assign", "shard-clusters")
+                    for rule in ("fit-router", "assign", "shard-clusters")
                     for n in PLAN.expert_counts
                 ],
             ]
         ],
     output:
-        COSTS,
+        f"{ROWS}/costs.parquet",
     log:
         f"{LOGS}/summarise-costs.log",
     resources:

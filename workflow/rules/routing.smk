@@ -1,15 +1,15 @@
 # Training windows to features, clusters and shards.
 
 
-rule features:
+rule fit_features:
     input:
         train=f"{CORPUS}/train",
     output:
         directory(f"{ROUTING}/features"),
     log:
-        f"{LOGS}/features.log",
+        f"{LOGS}/fit-features.log",
     benchmark:
-        f"{BENCHMARKS}/features.tsv"
+        f"{BENCHMARKS}/fit-features.tsv"
     resources:
         mem_mb=16000,
         runtime=120,
@@ -23,16 +23,16 @@ rule features:
         "{SOMA} fit-features --log {log} --settings {params.file} --train {input.train} --output {output}"
 
 
-rule vectors:
+rule transform:
     input:
         train=f"{CORPUS}/train",
         features=f"{ROUTING}/features",
     output:
         f"{ROUTING}/vectors.npy",
     log:
-        f"{LOGS}/vectors.log",
+        f"{LOGS}/transform.log",
     benchmark:
-        f"{BENCHMARKS}/vectors.tsv"
+        f"{BENCHMARKS}/transform.tsv"
     threads: CONFIG.compute.workers
     resources:
         mem_mb=16000,
@@ -55,9 +55,9 @@ rule fit_router:
     output:
         directory(f"{ROUTING}/router-n{{n}}"),
     log:
-        f"{LOGS}/router-n{{n}}.log",
+        f"{LOGS}/fit-router-n{{n}}.log",
     benchmark:
-        f"{BENCHMARKS}/router-n{{n}}.tsv"
+        f"{BENCHMARKS}/fit-router-n{{n}}.tsv"
     resources:
         mem_mb=8000,
         runtime=240,
