@@ -6,7 +6,8 @@ import pytest
 from soma.config.campaign import load, merge, read_yaml, resolve
 from soma.config.docs import readme, schema
 from soma.errors import SomaError
-from soma.plan import make_plan, settings_files
+from soma.plan import make_plan
+from soma.workflow.settings import settings_files
 
 ROOT = Path(__file__).parent.parent
 BASE = ROOT / "config/config.yaml"

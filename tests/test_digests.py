@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from soma.catalogue import FIGURES, MEASUREMENTS, SUMMARIES, TABLES
 from soma.config.campaign import load
 from soma.errors import SomaError
 from soma.files.atomic import write_json
-from soma.plan import MEASUREMENTS, make_plan
+from soma.plan import make_plan
 from soma.workflow import meaning
 from soma.workflow.code import RunCode
 from soma.workflow.digests import LEFT_OUT, STEPS, Package, code
 from tests.project import ROOT
 
 TRAIN = "train/spsa/cpu"
+CATALOGUE = "catalogue.py"
 SPSA, ENGINE, TRITON = "estimators/spsa.py", "forward/csrc/engine.cpp", "forward/triton_kernels.py"
 
 
@@ -72,14 +74,19 @@ TURN = "def turn("
         (TRAIN, "data/sources/package.py", "return", "return None or"),
         (TRAIN, "data/download.py", "FORMAT = 1", "FORMAT = 2"),
         (TRAIN, "training/learner.py", "LEARNERS = {", 'LEARNERS = {\n    "another": "some.where:Learner",'),
-        (TRAIN, "manifest.py", "is missing although its manifest lists it", "is not there"),
-        (TRAIN, "cost.py", "time.monotonic()", "time.perf_counter()"),
+        (TRAIN, "files/hashes.py", "is missing although its manifest lists it", "is not there"),
+        (TRAIN, "accounting/cost.py", "time.monotonic()", "time.perf_counter()"),
         ("train/eggroll", ENGINE, "int", "long"),
         ("download/sotu", "data/sources/fineweb.py", "return", "return None or"),
         ("encode", "data/sources/package.py", "return", "return None or"),
         ("evaluate/cpu", SPSA, CENTRAL, "return 0"),
-        ("measure-active/cpu", "analysis/objective.py", "return", "return None or"),
-        ("table", "report/figures/comparisons.py", 'xlabel("updates")', 'xlabel("steps")'),
+        ("measure-active/cpu", "measurements/objective.py", "return", "return None or"),
+        ("table/table4", "report/figures/gradients.py", 'xlabel("updates")', 'xlabel("steps")'),
+        ("table/table4", CATALOGUE, "Table 5. Against", "Table 5. Beside"),
+        ("table/table4", "analysis/gradients.py", "ALLOWED = 0.1", "ALLOWED = 0.2"),
+        ("summarise/losses", "analysis/fixed_size.py", "def at_equal_size", "def other(): pass\ndef at_equal_size"),
+        ("summarise/losses", "analysis/gradients.py", "return", "return None or"),
+        (TRAIN, CATALOGUE, "Summary(", "Summary(\n        "),
     ],
 )
 def test_what_can_change_no_byte_does_not_count(changes, label, file, old, new):
@@ -102,18 +109,24 @@ def test_what_can_change_no_byte_does_not_count(changes, label, file, old, new):
         (TRAIN, "forward/csrc/flags.json", "-O3", "-O2"),
         (TRAIN, "training/methods/spsa.py", "scheduled(s.eps)", "scheduled(s.lr)"),
         (TRAIN, "training/adam.py", "_root(corrected)", "corrected"),
-        (TRAIN, "settings/training.py", "gt=0, lt=1", "gt=0, le=1"),
-        (TRAIN, "rng.py", "_M0", "_M0 = 1\n_M0"),
+        (TRAIN, "config/training.py", "gt=0, lt=1", "gt=0, le=1"),
+        (TRAIN, "numerics/rng.py", "_M0", "_M0 = 1\n_M0"),
         (TRAIN, "models/spec.py", "VOCABULARY", "print()\nVOCABULARY"),
         (TRAIN, "training/__init__.py", "", "import torch\ntorch.set_num_threads(3)\n"),
         ("train/spsa/triton", TRITON, "sign = 1 - 2", "sign = 1 + 2"),
         ("train/eggroll", "estimators/eggroll.py", "return", "return None or"),
         ("download/sotu", "data/sources/package.py", "return", "return None or"),
-        ("summarise-costs", "cost.py", "time.monotonic()", "time.perf_counter()"),
-        ("measure-reference/cpu", "machine.py", "return", "return None or"),
+        ("summarise-costs", "accounting/cost.py", "time.monotonic()", "time.perf_counter()"),
+        ("measure-reference/cpu", "accounting/machine.py", "return", "return None or"),
         ("measure-inference/cpu+torch", "inference/csrc/infer.cpp", "#include <numeric>", ""),
         ("measure-inference/cpu+torch", "forward/csrc/network.h", "#include <vector>", ""),
-        ("figure", "report/figures/comparisons.py", 'xlabel("updates")', 'xlabel("steps")'),
+        ("figure/figure4", "report/figures/gradients.py", 'xlabel("updates")', 'xlabel("steps")'),
+        ("table/table4", CATALOGUE, "Table 4. Test loss", "Table 4. Loss"),
+        ("table/claims", CATALOGUE, "With equal tuning", "Equally tuned"),
+        ("table/claims", "analysis/gradients.py", "ALLOWED = 0.1", "ALLOWED = 0.2"),
+        ("metrics", "analysis/tuning.py", "return [Difference(", "return [] and [Difference("),
+        ("summary", CATALOGUE, "Table 5. Against", "Table 5. Beside"),
+        ("summarise/sizes", "analysis/controls.py", '"monolith"', '"one model"'),
     ],
 )
 def test_what_can_change_a_byte_counts(changes, label, file, old, new):
@@ -228,7 +241,7 @@ def test_training_reaches_its_own_method_and_engine_and_no_other():
     assert {"forward/csrc/engine.cpp", "soma.estimators.spsa.estimate", "soma.training.loop.Trainer"} <= reached.keys()
     others = ("soma.forward.t", "soma.forward.reference", "soma.data.sources", "soma.data.download", "soma.inference")
     methods = ("soma.training.methods.bptt", "soma.training.methods.eggroll", "soma.estimators.eggroll")
-    products = ("soma.analysis", "soma.report", "soma.config.campaign", "soma.plan", "soma.cli")
+    products = ("soma.analysis", "soma.report", "soma.config.campaign", "soma.plan", "soma.cli", "soma.catalogue")
     assert [name for name in reached if name.startswith((*others, *methods, *products))] == []
     assert not reached.keys() & LEFT_OUT.keys()
 
@@ -248,7 +261,9 @@ def test_every_label_of_a_campaign_has_a_digest(overlay, tmp_path):
     found = {codes.train(run, plan.parts(run)[0]) for run in plan.runs.values()}
     found |= {codes.evaluate([run for run, _ in plan.group_runs(group).values()]) for group in plan.groups}
     found |= {codes.measure(name) for name in MEASUREMENTS}
-    found |= {code(step) for step, facts in STEPS.items() if not facts.varies}
+    found |= {code(step) for step, facts in STEPS.items() if not facts.varies and not facts.lists}
+    listed = {"summarise": SUMMARIES, "table": TABLES, "figure": FIGURES}
+    found |= {code(f"{step}/{name}") for step, names in listed.items() for name in names}
     found |= {code(f"download/{source}") for source in ("sotu", "ovos-wiki", "text", "fineweb-edu", "wikitext")}
     labels = {label.partition(":")[0] for label in found}
     engine = "cpu" if overlay == "toy" else "triton"
@@ -258,7 +273,19 @@ def test_every_label_of_a_campaign_has_a_digest(overlay, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "label", ["", "trains", "train", "train/spsa", "train/spsa/gpu", "train/eggroll/cpu", "encode/sotu", "evaluate/"]
+    "label",
+    [
+        "",
+        "trains",
+        "train",
+        "train/spsa",
+        "train/spsa/gpu",
+        "train/eggroll/cpu",
+        "encode/sotu",
+        "evaluate/",
+        "table",
+        "table/table99",
+    ],
 )
 def test_a_label_that_is_none_is_refused(label):
     with pytest.raises(SomaError, match="the code"):

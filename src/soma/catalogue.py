@@ -146,9 +146,7 @@ _SUMMARIES = (
     Summary("differences", "fixed_size.differences", (_FIXED_SIZE,)),
     Summary("controls", "controls.differences", (_CONTROLS, "costs")),
     Summary("sizes", "controls.sizes", (_CONTROLS,)),
-    Summary(
-        "backpropagation", "backpropagation.against_zeroth_order", (Losses(("backpropagation",), ("validation",)),)
-    ),
+    Summary("backpropagation", "backpropagation.compare", (Losses(("backpropagation",), ("validation",)),)),
     Summary("paired", "gradients.paired", (Losses(("paired",), ("test",)), Histories("paired"))),
     Summary("allocation", "scaling.allocation", (Losses(("allocation",), ("test",)),)),
     Summary("ablation", "ablations.ablation", (Losses(("ablation",), ("test",)),)),

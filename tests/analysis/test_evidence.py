@@ -4,8 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from soma.analysis.evidence import evidence
+from soma.analysis.claims import verdicts
 from soma.analysis.verdict import judge
+from soma.catalogue import CLAIMS
 from soma.config.campaign import load
 from soma.plan import make_plan
 from tests.analysis.invented import ROOT
@@ -125,19 +126,23 @@ class Rows:
             yield {"experts": n, "operations": 3e12, "seeds": 0}
 
 
+def evidence(rows) -> dict[str, list]:
+    return {judged.claim: judged.differences for judged in verdicts(PLAN, rows)}
+
+
 @pytest.mark.parametrize(("side", "verdict"), [(1, "reproduced"), (-1, "not reproduced")])
 def test_every_claim_is_judged_by_its_own_rows(side, verdict):
-    found = evidence(PLAN, Rows(side))
-    assert list(found) == [f"C{n}" for n in range(1, 17)]
-    for claim, differences in found.items():
-        sides = {d.name: d.side() for d in differences}
+    judged_claims = verdicts(PLAN, Rows(side))
+    assert [judged.claim for judged in judged_claims] == [claim.name for claim in CLAIMS]
+    for judged in judged_claims:
+        supports = {d.name: d.support() for d in judged.differences}
         expected = "for" if side > 0 else "against"
-        assert set(sides.values()) == {expected}, (claim, sides)
-        assert judge(differences)[0] == verdict, claim
+        assert set(supports.values()) == {expected}, (judged.claim, supports)
+        assert judge(judged.differences)[0] == verdict, judged.claim
 
 
 def test_each_difference_names_what_it_compares_and_how_many_there_are():
-    found = {claim: [d.name for d in differences] for claim, differences in evidence(PLAN, Rows(1)).items()}
+    found = {claim: [d.name for d in differences] for claim, differences in evidence(Rows(1)).items()}
     assert found["C1"] == [f"SOMA minus {arm}" for arm in P.fixed_size.against]
     assert found["C2"] == found["C1"]
     assert len(found["C4"]) == 2
@@ -154,7 +159,7 @@ def test_each_difference_names_what_it_compares_and_how_many_there_are():
 def test_external_splits_are_differences_of_their_own():
     rows = Rows(1)
     both = pd.concat([rows("differences").assign(split=name) for name in ("validation", "test")])
-    found = evidence(PLAN, lambda name: both if name == "differences" else rows(name))["C2"]
+    found = evidence(lambda name: both if name == "differences" else rows(name))["C2"]
     assert len(found) == 2 * len(P.fixed_size.against)
     assert found[0].name.endswith("(validation)")
 
@@ -162,6 +167,6 @@ def test_external_splits_are_differences_of_their_own():
 def test_one_seed_decides_nothing():
     rows = Rows(1)
     one = rows("tuning-compared").tail(1).assign(seeds=1, seed_low=np.nan, seed_high=np.nan)
-    found = evidence(PLAN, lambda name: one if name == "tuning-compared" else rows(name))["C3"]
-    assert [d.side() for d in found] == ["neither"]
+    found = evidence(lambda name: one if name == "tuning-compared" else rows(name))["C3"]
+    assert [d.support() for d in found] == ["neither"]
     assert judge(found) == ("inconclusive", "one seed gives no interval over seeds")

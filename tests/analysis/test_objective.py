@@ -3,10 +3,10 @@ import pandas as pd
 import pytest
 import torch
 
-from soma.analysis import objective
 from soma.estimators.spsa import estimate
 from soma.forward.probes import Probes
 from soma.forward.torch_engine import TorchEngine
+from soma.measurements import objective
 from soma.measurements.gradients import exact_gradients
 from soma.measurements.objective import Pool, batch_probe_trade_off, measure_pool, separable_variance
 from soma.numerics.rng import Stream

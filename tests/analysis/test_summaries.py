@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from soma.analysis import active, continuations, controls, sweep, tuning
+from soma.analysis import ablations, controls, gradients, inference, scaling, tuning
 from soma.analysis.contrasts import Side, at_equal_cost, contrast, scores_of
 from soma.errors import SomaError
 from tests.analysis.invented import costs, losses, toy_plan
@@ -82,7 +82,7 @@ def test_pairing_is_checked_and_differences_taken_at_every_milestone(same):
     histories = {run.id: history(["a", "b"]) for arm in P.paired.arms for run in PLAN.arm_runs[arm]}
     if not same:
         histories["pair-n4-summed-s1"] = history(["a", "c"])
-    found = continuations.paired(PLAN, rows, histories)
+    found = gradients.paired(PLAN, rows, histories)
     early = found[found["phase"] == "early"]
     assert list(early["difference"].round(9)) == [0.0, -0.2]
     assert set(early["paired"]) == {same}
@@ -90,11 +90,11 @@ def test_pairing_is_checked_and_differences_taken_at_every_milestone(same):
 
 
 def test_the_base_of_an_ablation_stands_first_and_has_no_difference():
-    found = continuations.ablation(PLAN, losses(PLAN, P.ablation.arms, lambda arm, *_: 0.1 * (arm == P.ablation.base)))
+    found = ablations.ablation(PLAN, losses(PLAN, P.ablation.arms, lambda arm, *_: 0.1 * (arm == P.ablation.base)))
     assert found["arm"].iloc[0] == P.ablation.base
     assert np.isnan(found["difference"].iloc[0])
     assert np.allclose(found["difference"].iloc[1:], -0.1)
-    split = continuations.allocation(PLAN, losses(PLAN, P.allocation.arms, lambda *_: 0.0))
+    split = scaling.allocation(PLAN, losses(PLAN, P.allocation.arms, lambda *_: 0.0))
     assert split["operations"].nunique() == 1
 
 
@@ -107,7 +107,7 @@ def falling(arm, run, update, iterate, k):
 
 
 def test_sweeps_compare_neighbours_at_equal_updates_and_ends_at_equal_operations():
-    found = sweep.differences(PLAN, losses(PLAN, SWEPT, falling, "validation")).set_index(["axis", "larger"])
+    found = scaling.differences(PLAN, losses(PLAN, SWEPT, falling, "validation")).set_index(["axis", "larger"])
     assert found.loc[("experts", 2), "difference"] == pytest.approx(-0.02)
     assert found.loc[("per expert", 4), "difference"] == pytest.approx(-0.06)
     # N = 1 has taken four times the updates of N = 4 at the same operations.
@@ -117,7 +117,7 @@ def test_sweeps_compare_neighbours_at_equal_updates_and_ends_at_equal_operations
 
 def test_crossing_budgets_are_interpolated_and_never_extrapolated():
     rows = losses(PLAN, SWEPT, falling, "validation")
-    found = sweep.budgets(PLAN, rows)
+    found = scaling.budgets(PLAN, rows)
     for row in found.itertuples():
         run = PLAN.arm_runs[row.arm][0]
         assert row.operations >= run.operations(run.milestones[0])
@@ -127,7 +127,7 @@ def test_crossing_budgets_are_interpolated_and_never_extrapolated():
         end = known["nats"].sum() / known["bytes"].sum()
         assert row.loss == pytest.approx(end + 0.01 * (run.updates - updates), rel=1e-6)
     assert (found.groupby("operations")["best"].sum() == 1).all()
-    grid = sweep.best_counts(PLAN, rows)
+    grid = scaling.best_counts(PLAN, rows)
     assert set(grid["best"]) <= set(P.sweep.experts)
     widest = grid.sort_values(["total", "per_expert"]).iloc[-1]
     assert widest["best"] == max(P.sweep.experts)
@@ -141,12 +141,12 @@ def test_crossing_times_are_where_the_line_between_two_milestones_meets_the_targ
             "elapsed_seconds": [1.0, 2.0, 3.0] * 2, "run": ["r"] * 3 + ["s"] * 3,
         }
     )  # fmt: skip
-    found = sweep.crossings(curves).set_index("arm")
+    found = scaling.crossings(PLAN, curves).set_index("arm")
     assert found["target"].iloc[0] == 2.2  # the worst of the lowest losses
     assert found.loc["a", "operations"] == pytest.approx(18.0)
     assert found.loc["b", "operations"] == pytest.approx(300.0)
     assert not found["bound"].any()
-    early = sweep.crossings(curves.assign(loss=[2.0, 2.0, 2.0, 2.9, 2.8, 2.2])).set_index("arm")
+    early = scaling.crossings(PLAN, curves.assign(loss=[2.0, 2.0, 2.0, 2.9, 2.8, 2.2])).set_index("arm")
     assert early.loc["a", "bound"]
     assert early.loc["a", "operations"] == 10.0
 
@@ -171,9 +171,9 @@ def test_the_best_number_of_experts_is_found():
             for k in range(1, run.experts + 1):
                 loss = 3.0 - 0.1 * min(k, 3) + 0.05 * max(0, k - 3)
                 rows += [(run.id, run.updates, k, d, 100, 100 * loss) for d in range(5)]
-    table = pd.DataFrame(rows, columns=["run", "update", "k", "document", "bytes", "nats"])
-    found = active.losses(PLAN, table).set_index(["arm", "k"])["loss"]
+    table = pd.DataFrame(rows, columns=["run", "update", "k", "document", "bytes", "nats"]).assign(part="active")
+    found = inference.active_losses(PLAN, table).set_index(["arm", "k"])["loss"]
     assert found.loc["soma-n4"].idxmin() == 3
-    differences = active.differences(PLAN, table).set_index(["arm", "against"])["difference"]
+    differences = inference.active_differences(PLAN, table).set_index(["arm", "against"])["difference"]
     assert differences.loc[("soma-n4", "k=1")] == pytest.approx(-0.15)
     assert differences.loc[("soma-n4", "half-way from k=1 to k=3")] == pytest.approx(-0.05)

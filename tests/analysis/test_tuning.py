@@ -7,8 +7,9 @@ from soma.analysis import tuning
 from soma.config.campaign import load
 from soma.errors import SomaError
 from soma.files.atomic import read_json, write_json
-from soma.plan import make_plan, settings_files
+from soma.plan import make_plan
 from soma.steps.choose import choose
+from soma.workflow.settings import settings_files
 from tests.analysis.invented import ROOT, losses
 
 PLAN = make_plan(load(ROOT / "config/config.yaml"))

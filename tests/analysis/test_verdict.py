@@ -40,6 +40,6 @@ def test_a_declared_limit_wins_over_any_number():
 
 def test_without_documents_the_interval_over_seeds_decides():
     ratio = Difference("ratio", -1.0, math.nan, math.nan, -1.2, -0.8, 3)
-    assert ratio.side() == "for"
-    assert Difference("ratio", -1.0, math.nan, math.nan, -2.2, 0.2, 3).side() == "neither"
-    assert Difference("ratio", 1.0, math.nan, math.nan, 0.8, 1.2, 3).side() == "against"
+    assert ratio.support() == "for"
+    assert Difference("ratio", -1.0, math.nan, math.nan, -2.2, 0.2, 3).support() == "neither"
+    assert Difference("ratio", 1.0, math.nan, math.nan, 0.8, 1.2, 3).support() == "against"

@@ -13,11 +13,12 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from soma.analysis.claims import Judged
 from soma.analysis.verdict import Difference
 from soma.config.campaign import merge, read_yaml, resolve
 from soma.files.atomic import write_json
 from soma.plan import Plan, make_plan
-from soma.report.metrics import metrics
+from soma.report.metrics import collect
 from tests.project import ROOT, Project, planned_jobs
 
 RESULTS = Path("results/tiny")
@@ -161,9 +162,10 @@ def write_metrics(repository: Repository, bump: float) -> None:
     losses = pd.read_parquet(repository.folder / RESULTS / "measurements/losses.parquet")
     losses["loss"] += bump
     nan = float("nan")
-    found = {"C1": [Difference("SOMA minus SPSA", bump - 0.5, bump - 0.6, bump - 0.4, nan, nan, 1)]}
+    difference = Difference("SOMA minus SPSA", bump - 0.5, bump - 0.6, bump - 0.4, nan, nan, 1)
+    judged = [Judged("C1", [difference], "inconclusive", "one seed")]
     none = pd.DataFrame(columns=["control", "seeds", "iterate"])
-    write_json(repository.folder / RESULTS / "metrics.json", metrics(repository.plan(), losses, found, none, none))
+    write_json(repository.folder / RESULTS / "metrics.json", collect(repository.plan(), losses, judged, none, none))
     curve = pd.DataFrame({"operations": [1e9, 2e9], "loss": [3.5, 2.5 + bump], "label": "SOMA N=2", "source": "ours"})
     (repository.folder / RESULTS / "figures").mkdir(exist_ok=True)
     curve.to_csv(repository.folder / RESULTS / "figures/figure1.csv", index=False)

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from soma.analysis.sweep import variants
+from soma.analysis.scaling import variants
 from soma.plan import Plan
 
 NAN = float("nan")

@@ -11,21 +11,18 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
+from soma.catalogue import FIGURES
 from soma.config.campaign import load, merge, read_yaml, resolve
 from soma.plan import Plan, make_plan
 from soma.report.colours import arm_looks, count_looks
 from soma.report.figures import overlay
 from soma.report.paper import PaperValues
 from soma.report.place import _spread
-from soma.steps import report
+from soma.steps import figure as step
 from tests.report.fabricated import Rows
 
 CONFIG = Path(__file__).parent.parent.parent / "config"
 PAPER = CONFIG / "paper_values.yaml"
-MEASURED = (
-    "figure1", "figure4", "figure5", "figure6", "figure7", "figure8", "figure9", "figure10", "figure11", "figure13",
-    "figure14", "figure15", "figure16", "figure17", "precision", "sizes", "estimators",
-)  # fmt: skip
 # A column of each figure's CSV with the measurement that it must hold unchanged.
 VALUES = {
     "figure4": ("paired", "difference"),
@@ -87,10 +84,10 @@ def draw(
             save(figure, path, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(report, "load_plan", lambda _: plan)
+        patch.setattr(step, "load_plan", lambda _: plan)
         patch.setattr(pd, "read_parquet", lambda path: changed.get(path.stem, rows)(path.stem))
         patch.setattr(Figure, "savefig", keep)
-        report.write_figure(name, Path(), Path(), PAPER, output)
+        step.figure(name, Path(), Path(), PAPER, output)
     table = output / f"{name}.csv"
     return figures[0], pd.read_csv(table) if table.stat().st_size > 1 else pd.DataFrame()
 
@@ -127,7 +124,7 @@ def assert_readable(figure: Figure) -> None:
     assert not [(texts[i], texts[j]) for i, j in overlaps]
 
 
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_is_written_with_what_it_draws(name, tmp_path, monkeypatch):
     plan = plan_of("small")
     figure, drawn = draw(plan, name, tmp_path, monkeypatch, images=True)
@@ -149,7 +146,7 @@ def test_a_figure_is_written_with_what_it_draws(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("campaign", ["single", "toy", "paper"])
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_is_readable_with_little_and_with_much_to_show(name, campaign, tmp_path, monkeypatch):
     figure, drawn = draw(plan_of(campaign), name, tmp_path, monkeypatch)
     assert_readable(figure)

@@ -5,47 +5,48 @@ import json
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from soma.analysis import backpropagation, continuations, controls, fixed_size, sweep, tuning
+from soma.analysis.claims import Judged, verdicts
+from soma.analysis.costs import campaign_totals
 from soma.analysis.verdict import Difference
+from soma.catalogue import CLAIMS, CONTROLS, FIGURES, PRODUCTS, SECTIONS, SUMMARIES, TABLES, Losses
 from soma.config.campaign import load
 from soma.plan import Plan, make_plan
 from soma.report import summary
-from soma.report.claims import Judged, verdicts
-from soma.report.controls import precision_finding, size_finding
-from soma.report.fixed_size import table3
-from soma.report.labels import difference_cells, named, over_runs
-from soma.report.measured import agreement
+from soma.report.labels import agreement, difference_cells, named, over_runs
 from soma.report.paper import PaperValues
 from soma.report.table import significant
-from soma.steps import report
+from soma.report.tables.controls import precision_finding, size_finding
+from soma.report.tables.costs import table3
+from soma.steps import table as step
 from tests.analysis import invented
 from tests.project import ROOT, Project
 from tests.report import fabricated
-from tests.workflow.products import FIGURES, TABLES
 
 CONFIG = ROOT / "config"
 STATUSES = {"measured", "paper", "set", "interpolated", "not run"}
 
+
+PAPER = PaperValues(CONFIG / "paper_values.yaml")
 
 TELL = """
 import json
 
 include: "Snakefile"
 
-PRODUCTS = {"table": TABLE_INPUTS, "figure": FIGURE_INPUTS}
-LABELS = {kind: {name: labels(name, kind) for name in names} for kind, names in PRODUCTS.items()}
-Path("told.json").write_text(json.dumps({"inputs": PRODUCTS, "labels": LABELS, "places": PLACES}))
+LABELS = [(category(p.kind, p.name), *labels(p.kind, p.name).values()) for p in PRODUCTS]
+Path("told.json").write_text(json.dumps({"labels": LABELS, "made": rules.all.input}))
 """
 
 
 @pytest.fixture(scope="module")
 def workflow(tmp_path_factory) -> dict:
-    """Ask Snakemake what the workflow knows of the products of `small`."""
+    """Ask Snakemake for the products of `small`: their labels in the report, and the files that `all` makes."""
     project = Project(tmp_path_factory.mktemp("workflow"))
     (project.folder / "tell.smk").write_text(TELL)
     project.snakemake("--snakefile", "tell.smk", "--list-rules", config="")
@@ -64,7 +65,9 @@ def advantage(arm, run, update, iterate, k):
 
 
 class Rows(fabricated.Rows):
-    """What analysis makes of invented losses, and, of measurements, invented rows."""
+    """Rows that the catalogue's summaries compute from invented losses; of measurements, invented rows."""
+
+    FABRICATED = ("paired", "best-counts", "estimators", "active-losses", "active-differences")
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -72,70 +75,24 @@ class Rows(fabricated.Rows):
 
     def __call__(self, kind: str) -> pd.DataFrame:
         if kind not in self.made:
-            self.made[kind] = super().__call__(kind)
+            computed = kind in SUMMARIES and kind not in self.FABRICATED
+            self.made[kind] = self.summary(kind) if computed else super().__call__(kind)
         return self.made[kind]
 
-    def scored(self, arms, set_: str = "test") -> pd.DataFrame:
-        return invented.losses(self.plan, arms, advantage, set_)
+    def summary(self, name: str) -> pd.DataFrame:
+        module, function = SUMMARIES[name].function.split(".")
+        inputs = [self.scored(read) if isinstance(read, Losses) else self(read) for read in SUMMARIES[name].reads]
+        return getattr(import_module(f"soma.analysis.{module}"), function)(self.plan, *inputs)
 
-    def every_set(self) -> pd.DataFrame:
-        return pd.concat([self.scored(self.products.fixed_size.arms, s) for s in ("validation", "test", "external")])
-
-    def losses(self):
-        return fixed_size.losses(self.plan, self.every_set())
-
-    def differences(self):
-        return fixed_size.differences(self.plan, self.every_set())
+    def scored(self, read: Losses) -> pd.DataFrame:
+        arms = [arm for product in read.products for arm in self.plan.product_arms(product)]
+        return pd.concat([invented.losses(self.plan, arms, advantage, set_) for set_ in read.sets])
 
     def costs(self):
         return invented.costs(self.plan)
 
-    def compared(self):
-        return self.scored((*self.products.fixed_size.arms, *self.products.controls.arms))
-
-    def controls(self):
-        return controls.differences(self.plan, self.compared(), self("costs"))
-
-    def sizes(self):
-        return controls.sizes(self.plan, self.compared())
-
-    def backpropagation(self):
-        rows = self.scored(self.products.backpropagation.arms, "validation")
-        return backpropagation.summarise(self.plan, rows)
-
-    def tuning(self):
-        return tuning.search(self.plan, self.scored(self.plan.groups["tuning"], "validation"))
-
-    def tuning_compared(self):
-        return tuning.compare(self.plan, self("tuning"), self.scored(self.plan.groups["tuning"]))
-
-    def populations(self):
-        return tuning.search_populations(self.plan, self.scored(self.plan.groups["populations"], "validation"))
-
-    def allocation(self):
-        return continuations.allocation(self.plan, self.scored(self.products.allocation.arms))
-
-    def serving(self):
-        return continuations.serving(self.plan, self.scored(self.products.inference.arms))
-
-    def ablation(self):
-        return continuations.ablation(self.plan, self.scored(self.products.ablation.arms))
-
-    @property
-    def swept(self):
-        return self.scored(self.plan.groups["sweep"], "validation")
-
-    def sweep(self):
-        return sweep.curves(self.plan, self.swept, self("costs"))
-
-    def crossings(self):
-        return sweep.crossings(self("sweep"))
-
-    def sweep_differences(self):
-        return sweep.differences(self.plan, self.swept)
-
-    def budgets(self):
-        return sweep.budgets(self.plan, self.swept)
+    def tuning_test(self):
+        return self.scored(Losses(("tuning",), ("test",)))
 
     def reference(self):
         rows = super().reference()
@@ -160,25 +117,23 @@ def rows_of(campaign: str) -> Rows:
     return Rows(plan_of(campaign))
 
 
-def write(campaign: str, name: str, folder: Path, monkeypatch) -> tuple[list[dict[str, str]], set[str]]:
-    """Cells of a table that the workflow's step writes, and the names of the rows that it read."""
-    plan, asked = plan_of(campaign), set()
-
-    def read(path: Path) -> pd.DataFrame:
-        asked.add(path.stem)
-        return rows_of(campaign)(path.stem)
-
-    monkeypatch.setattr(report, "load_plan", lambda _: plan)
-    monkeypatch.setattr(pd, "read_parquet", read)
-    for role in ("validation", "test"):
-        kept = {"kept": 9}
-        (folder / f"{role}.json").write_text(json.dumps({"windows": kept, "documents": kept}))
+def write(campaign: str, name: str, folder: Path, monkeypatch) -> list[dict[str, str]]:
+    """Cells of a table that the workflow's step writes."""
+    plan = plan_of(campaign)
+    monkeypatch.setattr(step, "load_plan", lambda _: plan)
+    monkeypatch.setattr(pd, "read_parquet", lambda path: rows_of(campaign)(path.stem))
+    kept = {"kept": 9}
     cluster = {"cluster": 0, "assigned": 5, "balanced": 5, "terms": ["word"]}
-    facts = {"experts": 2, "windows": 10, "prefix": 8, "prefix_agreement": 0.5, "prefix_agreement_windows": 10}
-    (folder / "clusters-n2.json").write_text(json.dumps(facts | {"clusters": [cluster, cluster | {"cluster": 1}]}))
-    report.write_table(name, Path(), Path(), folder, folder, CONFIG / "paper_values.yaml", folder)
+    facts = {"windows": 10, "prefix": 8, "prefix_agreement": 0.5, "prefix_agreement_windows": 10}
+    files = {f"sets/{role}.json": {"windows": kept, "documents": kept} for role in ("validation", "test")}
+    for n in plan.expert_counts:
+        files[f"routing/clusters-n{n}.json"] = facts | {"experts": n, "clusters": [cluster, cluster | {"cluster": 1}]}
+    for file, content in files.items():
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_text(json.dumps(content))
+    step.table(name, Path(), folder, CONFIG / "paper_values.yaml", folder)
     with (folder / f"{name}.csv").open() as f:
-        return list(csv.DictReader(f)), asked
+        return list(csv.DictReader(f))
 
 
 def column(cells, name: str) -> list[dict[str, str]]:
@@ -189,8 +144,8 @@ def column(cells, name: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("campaign", ["small", "paper"])
 @pytest.mark.parametrize("name", TABLES)
-def test_every_cell_says_something_and_every_row_its_own(workflow, campaign, name, tmp_path, monkeypatch):
-    cells, asked = write(campaign, name, tmp_path, monkeypatch)
+def test_every_cell_says_something_and_every_row_its_own(campaign, name, tmp_path, monkeypatch):
+    cells = write(campaign, name, tmp_path, monkeypatch)
     assert [cell for cell in cells if not cell["text"].strip() or cell["text"] == "nan"] == []
     assert {cell["status"] for cell in cells} <= STATUSES
     rows = Counter(row["row"] for row in cells)
@@ -204,20 +159,18 @@ def test_every_cell_says_something_and_every_row_its_own(workflow, campaign, nam
     page = (tmp_path / f"{name}.md").read_text()
     runs = {run for cell in cells for run in cell["run"].split()}
     assert all(f'<a href="../runs/{run}">{run}</a>' in page for run in runs)
-    declared = {Path(path) for path in workflow["inputs"]["table"][name]}
-    assert asked == {path.stem for path in declared if path.parent == Path("results/small/measurements")}
 
 
 @pytest.mark.parametrize(("name", "label"), [("table4", "method"), ("table9", "method"), ("table12", "ensemble")])
 def test_rows_have_labels_of_their_own(name, label, tmp_path, monkeypatch):
     for campaign in ("small", "paper"):
-        labels = [cell["text"] for cell in column(write(campaign, name, tmp_path, monkeypatch)[0], label)]
+        labels = [cell["text"] for cell in column(write(campaign, name, tmp_path, monkeypatch), label)]
         assert len(set(labels)) == len(labels)
 
 
 def test_the_papers_rows_stand_beside_ours_where_they_are_the_same(tmp_path, monkeypatch):
     def unmatched(name: str, of: str) -> int:
-        cells = column(write("paper", name, tmp_path, monkeypatch)[0], of)
+        cells = column(write("paper", name, tmp_path, monkeypatch), of)
         return sum(cell["status"] == "not run" for cell in cells)
 
     assert unmatched("table6", "chosen for") == 0
@@ -225,14 +178,14 @@ def test_the_papers_rows_stand_beside_ours_where_they_are_the_same(tmp_path, mon
     assert unmatched("table13", "updates") == 1  # an earlier point of the run of N=256
     assert unmatched("table12", "k") == 0
     assert unmatched("table8", "references") == 0
-    small = write("small", "table13", tmp_path, monkeypatch)[0]
+    small = write("small", "table13", tmp_path, monkeypatch)
     own = {c["row"]: c["text"] for c in column(small, "ensemble") if c["status"] == "set"}
     hours = {c["row"]: c["text"] for c in column(small, "GPU-hours (paper)")}
     assert {own[row]: hours[row] for row in own}["SOMA N=8, n_pert=16"] == "700"
 
 
 def test_table_2_has_the_sizes_of_table_4(tmp_path, monkeypatch):
-    cells = write("small", "table2", tmp_path, monkeypatch)[0]
+    cells = write("small", "table2", tmp_path, monkeypatch)
     assert [cell["text"] for cell in column(cells, "N")] == ["1", "1", "2", "4", "8", "16", "256"]
     widths = [cell["text"] for cell in column(cells, "width (paper)")]
     assert widths == ["509", "–", "361", "–", "181", "–", "32"]
@@ -241,18 +194,18 @@ def test_table_2_has_the_sizes_of_table_4(tmp_path, monkeypatch):
 def test_what_lies_between_two_milestones_is_marked_as_far_as_the_claims(tmp_path, monkeypatch):
     rows = rows_of("small")("backpropagation")
     assert rows["interpolated"].all()
-    claims = write("small", "claims", tmp_path, monkeypatch)[0]
+    claims = write("small", "claims", tmp_path, monkeypatch)
     claim = {cell["row"]: cell["text"] for cell in column(claims, "claim")}
     marked = {claim[c["row"]] for c in column(claims, "measured, 95 % over documents") if c["status"] == "interpolated"}
     assert marked == {"C16"}  # the sweep's first milestone of N=16 is one of N=1
-    charged = write("small", "controls", tmp_path, monkeypatch)[0]
+    charged = write("small", "controls", tmp_path, monkeypatch)
     control = {cell["row"]: cell["text"] for cell in column(charged, "control")}
     found = {control[c["row"]] for c in column(charged, "first minus second") if c["status"] == "interpolated"}
     assert found == {"B5"}
 
 
 def test_references_that_disagree_are_not_trusted(tmp_path, monkeypatch):
-    cells = write("small", "table8", tmp_path, monkeypatch)[0]
+    cells = write("small", "table8", tmp_path, monkeypatch)
     count = {c["row"]: int(c["text"]) for c in column(cells, "N")}
     checks = {count[c["row"]]: c["text"] for c in column(cells, "references") if c["status"] == "measured"}
     assert {n for n, check in checks.items() if "not trusted" in check} == {4, 8, 16}
@@ -263,9 +216,9 @@ def test_references_that_disagree_are_not_trusted(tmp_path, monkeypatch):
 
 def test_table3_says_where_the_runs_and_the_step_were_timed():
     """They may lie on different machines, and a time is nothing without its device."""
-    plan, rows, values = plan_of("small"), rows_of("small"), PaperValues(CONFIG / "paper_values.yaml")
+    plan, rows = plan_of("small"), rows_of("small")
     costs, steps = rows("costs").assign(device="one machine"), rows("reference").assign(device="another")
-    notes = " ".join(table3(plan, values, costs, steps).notes)
+    notes = " ".join(table3(plan, PAPER, costs, steps).notes)
     assert "The runs: one machine, 1 thread(s) per job, engine `cpu`. The step: another, 1" in notes
 
 
@@ -304,18 +257,22 @@ def test_intervals_over_runs_and_of_small_differences():
     assert [significant(x) for x in (1410.4, 590.3, 12, 3.29e4, 4.5e16)] == ["1,410", "590", "12", "32,900", "4.5e16"]
 
 
-def test_the_workflow_makes_the_products_that_are_tested(workflow):
-    assert workflow["inputs"]["table"].keys() == set(TABLES)
-    assert workflow["inputs"]["figure"].keys() == set(FIGURES)
+def test_the_workflow_makes_every_product_of_the_catalogue(workflow):
+    suffixes = {"table": "csv", "figure": "svg"}
+    files = {f"results/small/{p.kind}s/{p.name}.{suffixes[p.kind]}" for p in PRODUCTS}
+    assert files <= set(workflow["made"])
+    assert len(files) == len(PRODUCTS) == len(TABLES) + len(FIGURES)
 
 
 def test_the_first_page_has_every_claim_and_control():
     plan, rows = plan_of("small"), rows_of("small")
-    cost = summary.spent(plan, rows("costs"))
-    page = summary.readme(plan, verdicts(plan, rows), rows("controls"), ("B6: x.", "B7: y."), cost, {}, {"table4": "T"})
+    cost = campaign_totals(plan, rows("costs"))
+    judged = verdicts(plan, rows)
+    page = summary.readme(plan, PAPER, judged, rows("controls"), ("B6: x.", "B7: y."), cost, {})
     opening = page.split(summary.END)[0]
-    for name in (*(f"C{n}: " for n in range(1, 17)), *(f"B{n}: " for n in range(1, 8))):
-        assert name in opening
+    for name in (*(claim.name for claim in CLAIMS), *CONTROLS):
+        assert f"{name}: " in opening
+    assert "{" not in opening  # every number of the paper is filled in
     lines = [line for line in opening.splitlines() if line.startswith("| ")]
     assert {line.replace(r"\|", "").count("|") for line in lines} == {6, 8}
     assert "| ~" in opening
@@ -328,7 +285,7 @@ def test_the_first_page_shows_a_difference_that_decided_the_verdict():
 
     differences = [difference("for", -5.0), difference("neither", 0.0), difference("against", 5.0)]
     for verdict in ("reproduced", "inconclusive", "not reproduced"):
-        cells = summary._claim_row(Judged("C1", differences, verdict, ""))
+        cells = summary._claim_row(plan_of("small"), PAPER, CLAIMS[0], Judged("C1", differences, verdict, ""))
         name = {"reproduced": "for", "inconclusive": "neither"}.get(verdict, "against")
         assert f"{name}; [2 more](tables/claims.md)" in cells
 
@@ -336,18 +293,17 @@ def test_the_first_page_shows_a_difference_that_decided_the_verdict():
 def test_initialisation_is_that_of_seed_runs():
     """Not of the long run that late continuations start from."""
     plan = plan_of("small")
-    cost = summary.spent(plan, invented.costs(plan, seconds_per_operation=1e-11))
+    cost = campaign_totals(plan, invented.costs(plan, seconds_per_operation=1e-11))
     seeds = [run for run in plan.runs.values() if run.kind == "seed"]
     found = cost[f"initialisation, the longest of {len(seeds)} seed runs (s)"]
     assert found == pytest.approx(max(run.operations(run.updates) for run in seeds) * 1e-11)
 
 
 def test_the_report_has_a_place_of_its_own_for_every_product(workflow):
-    products = [(name, kind) for kind, names in workflow["inputs"].items() for name in names]
-    places = [(workflow["places"][name][0], *workflow["labels"][kind][name].values()) for name, kind in products]
-    assert len(set(places)) == len(places)
-    assert {section[0] for section, _ in places} == set("123456789")
+    places = [tuple(place) for place in workflow["labels"]]
+    assert len(set(places)) == len(places) == len(PRODUCTS)
+    sections = [f"{i} {name}" for i, name in enumerate(SECTIONS, 1)]
+    assert sorted({section for section, _ in places}) == sections
     ordered = [label for section, label in sorted(places) if section.endswith("Equal size and budget")]
     assert ordered == ["01 Figure 1", "02 Table 4", "03 Table 9"]
-    captions = {kind: (ROOT / f"workflow/report/{kind}.rst").read_text() for kind in ("table", "figure")}
-    assert [name for name, kind in products if f'"{name}": "' not in captions[kind]] == []
+    assert all(product.caption.endswith((".", "?")) for product in PRODUCTS)

@@ -13,13 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from soma.catalogue import CLAIMS, FIGURES, TABLES
 from soma.files.hashes import sha256_file
 from soma.report.summary import BEGIN
 from soma.runs import part_experts
 from tests.project import Project
 from tests.workflow.golden import machine, shards
 from tests.workflow.processes import train_command, wait_for
-from tests.workflow.products import FIGURES, PRODUCTS, TABLES
+from tests.workflow.products import PRODUCTS
 
 pytestmark = pytest.mark.workflow
 
@@ -61,7 +62,7 @@ def test_no_claim_is_called_reproduced_at_toy_size(toy):
     rows = table(toy, "claims")
     names = {r["row"]: r["text"] for r in rows if r["column"] == "claim" and r["text"]}
     verdicts = {names[r["row"]]: r["text"] for r in rows if r["column"] == "verdict" and r["row"] in names}
-    assert list(verdicts) == [f"C{n}" for n in range(1, 17)]
+    assert list(verdicts) == [claim.name for claim in CLAIMS]
     assert verdicts["C1"] == verdicts["C2"] == verdicts["C9"] == "not testable at this scale"
     assert verdicts["C16"] == "inconclusive"  # by one seed, however large the difference
     assert set(verdicts.values()) == {"inconclusive", "not testable at this scale"}

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from soma.catalogue import CLAIMS, MEASUREMENTS, PRODUCTS, SUMMARIES, Losses
 from soma.config import campaign, data, products, routing, training
 from soma.config.campaign import Config
 from soma.files.atomic import write_bytes
@@ -31,7 +32,7 @@ A run's settings merge in three layers: `training`, then the arm's `recipe`, the
 *This page is generated from `soma.config` by `make docs`.*
 """
 
-_SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
+_SECTIONS: tuple[tuple[str, Any], ...] = (
     ("Top level", campaign.Config),
     ("`compute`", training.Compute),
     ("`data`", data.Data),
@@ -47,23 +48,8 @@ _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("`training.eggroll`", training.Eggroll),
     ("`seed_run`: as `training`, and", campaign.SeedRun),
     ("`arms.*`: as `training`, and", campaign.Arm),
-    ("`products.fixed_size`", products.FixedSize),
-    ("`products.controls`", products.Controls),
-    ("`products.backpropagation`", products.Backpropagation),
-    ("`products.tuning`", products.Tuning),
-    ("`products.populations`", products.Populations),
+    *((f"`products.{name}`", info.annotation) for name, info in products.Products.model_fields.items()),
     ("`products.populations.settings`", products.Population),
-    ("`products.paired`", products.Paired),
-    ("`products.allocation`", products.Allocation),
-    ("`products.sweep`", products.Sweep),
-    ("`products.ablation`", products.Ablation),
-    ("`products.variance`", products.Variance),
-    ("`products.objective`", products.Objective),
-    ("`products.reference`", products.Reference),
-    ("`products.active`", products.Active),
-    ("`products.inference`", products.Inference),
-    ("`products.estimators`", products.Estimators),
-    ("`products.precision`", products.PrecisionOfDifferences),
 )
 
 
@@ -78,9 +64,25 @@ def readme() -> str:
     for title, model in _SECTIONS:
         inherited = set(training.Training.model_fields) if model in (campaign.SeedRun, campaign.Arm) else set()
         fields = {k: v for k, v in model.model_fields.items() if k not in inherited}
-        parts.append(f"## {title}\n\n| key | type | default | meaning |\n| --- | --- | --- | --- |")
+        parts.append(f"## {title}\n\n{_shown_in(title)}| key | type | default | meaning |\n| --- | --- | --- | --- |")
         parts[-1] += "".join(f"\n| `{k}` | {_type(v)} | {_default(v)} | {_meaning(v)} |" for k, v in fields.items())
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _shown_in(title: str) -> str:
+    """Name the tables, figures and claims that depend on a product of the configuration, or nothing for other keys."""
+    product = title.strip("`").removeprefix("products.")
+    names = {m.name for m in MEASUREMENTS.values() if m.product == product}
+    for summary in SUMMARIES.values():
+        losses = {name for read in summary.reads if isinstance(read, Losses) for name in read.products}
+        if product in losses or names & {read for read in summary.reads if isinstance(read, str)}:
+            names.add(summary.name)
+    shown = [p for p in PRODUCTS if names & {read for read in p.reads if isinstance(read, str)}]
+    texts = [p.name.replace(p.kind, f"{p.kind} ") if p.kind in p.name else f"{p.kind} `{p.name}`" for p in shown]
+    claims = [claim.name for claim in CLAIMS if names & set(claim.reads)]
+    if not texts:
+        return ""
+    return f"Shown in {', '.join(texts)}{'; claims ' if claims else ''}{', '.join(claims)}.\n\n"
 
 
 def _meaning(info: FieldInfo) -> str:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from soma.analysis.claims import Judged
 from soma.analysis.verdict import RULE, Support
-from soma.catalogue import CLAIMS, CONTROLS, TABLES, Claim
+from soma.catalogue import CLAIMS, CONTROLS, FIGURES, TABLES, Claim
 from soma.files.atomic import read_json
 from soma.plan import Plan
 from soma.report.labels import difference_cells, hardware, named
@@ -123,7 +123,8 @@ def readme(
     lines += ["## Tables", "", "The CSV file beside each table has every cell's value, interval, status and runs.", ""]
     ordered = sorted(TABLES, key=lambda name: (not name.startswith("table"), len(name), name))
     lines += [f"- [{TABLES[name].title}](tables/{name}.md)" for name in ordered]
-    lines += ["", "Figures, each with its data as CSV, are in [figures](figures/)."]
+    lines += ["", "## Figures", "", "The CSV file beside each figure has its data.", ""]
+    lines += [f"- [{figure.title}](figures/{figure.name}.png)" for figure in FIGURES.values()]
     return "\n".join(lines) + "\n"
 
 

@@ -167,8 +167,8 @@ class Package:
 
     def reached(self, label: str) -> dict[str, str]:
         """Return the meaning of every definition and file that a label reaches, by name."""
-        entries = self._catalogued(label)
-        starts = [*self._starts(label), *entries.values()]
+        starts, entries = list(self._starts(label)), self._catalogued(label)
+        starts += entries.values()
         walk = _Walk(self, LEFT_OUT.keys() - set(starts))
         for start in starts:
             walk.use(start)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from soma.plan import Plan
@@ -112,10 +112,10 @@ def _parameter_row(n: int, run: RunSpec | None, paper: Mapping[str, Any]) -> tup
     )
 
 
-def clusters(plan: Plan, paper: PaperValues, described: Sequence[Mapping[str, Any]]) -> Table:
+def clusters(plan: Plan, paper: PaperValues, described: Mapping[str, Mapping[str, Any]]) -> Table:
     """Build the cluster table, one row per cluster of every N, from the JSON records of the assign step."""
     rows, notes = [], []
-    for facts in sorted(described, key=lambda f: f["experts"]):
+    for facts in sorted(described.values(), key=lambda f: f["experts"]):
         n, windows = facts["experts"], facts["windows"]
         shares = [c["assigned"] / windows for c in facts["clusters"]]
         notes.append(
