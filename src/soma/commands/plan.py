@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 
 from soma.config.campaign import BASE, load
 from soma.models.count import operations_per_token
 from soma.plan import Plan, make_plan
+from soma.report.paper import PaperValues
 from soma.report.table import significant
 from soma.runs import RunSpec, operations_of
 
-RATES = {
-    "the paper's RTX 5090, 6.9e11 operations in 0.154 s at width 32": 4.5e12,
-    "one core of the pilot's CPU, 75 GF/s": 7.5e10,
-}
+_PILOT = {"one core of the pilot's CPU, 75 GF/s": 7.5e10}
+"""Operations per second in this project's own first measurements."""
 
 
 def plan(configfile: Sequence[Path], rate: float | None) -> None:
@@ -33,7 +33,7 @@ def _plan_lines(found: Plan, rate: float | None) -> list[str]:
         lines.append(f"{name:20} {len(group):5} {sum(len(found.parts(r)) for r in group):6} {significant(spent):>12}")
     lines += [f"{'total':20} {len(runs):5} {jobs:6} {significant(total):>12}", ""]
     lines.append("device-hours of the updates (validation, evaluation, preprocessing and measurements excluded)")
-    for name, per_second in (RATES | ({"--rate": rate} if rate else {})).items():
+    for name, per_second in (_rates() | ({"--rate": rate} if rate else {})).items():
         lines.append(f"  {significant(total / per_second / 3600):>10} h  at {per_second:.3g}/s: {name}")
     final = sum(4 * run.parameters * (3 if run.keep_memory else 1) for run in runs)
     legs = sum(4 * _state_size(run) for run in runs if run.leg is not None)
@@ -76,6 +76,15 @@ def runs_by_group(found: Plan) -> dict[str, list[RunSpec]]:
         taken |= {run.id for run in own}
     groups["continued"] = [run for run in found.runs.values() if run.id not in taken]
     return {name: runs for name, runs in groups.items() if runs}
+
+
+def _rates() -> dict[str, float]:
+    """Return named numbers of operations per second."""
+    paper = PaperValues(BASE.with_name("paper_values.yaml")).tables
+    update, gpu = paper["update"], paper["source"]["gpu"]
+    seconds = fmean(update["seconds"])
+    spent = f"{significant(update['operations'])} operations in {seconds:.3f} s at width {update['width']}"
+    return {f"the paper's {gpu}, {spent}": update["operations"] / seconds} | _PILOT
 
 
 def _state_size(run: RunSpec) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from soma.report.draw import ELSEWHERE, Point
 from soma.report.paper import PaperValues
 
 _HOUR = 3600.0
+_ACTIVE = re.compile(r"n(\d+)_k(\d+)(?:_to_k(\d+)_gain)?")
+"""Keys of Figure 16: a loss at N and k, or what more experts gain."""
 
 
 def note(points: Sequence[Point], words: str = "") -> str:
@@ -63,19 +66,21 @@ def swept(plan: Plan, paper: PaperValues) -> list[Point]:
     if not paper.same_scale(plan):
         return []
     given, product, out = paper.tables["figure7"], plan.config.products.sweep, list[Point]()
-    for n in sorted({1, 256} & {*product.experts}):
-        operations = float(plan.arm_runs[f"{product.arm}-n{n}"][0].operations(4_000_000))
+    elapsed, equal = given["n_sweep_validation"], given["n_sweep_at_4M_updates"]
+    for n in sorted(_numbers("n", equal) & {*product.experts}):
+        operations = float(plan.arm_runs[f"{product.arm}-n{n}"][0].operations(equal["updates"]))
         for hours, spent, losses in (
-            (given["n_sweep_validation"]["cutoff_hours"], np.nan, given["n_sweep_validation"]),
-            (4e6 * given["seconds_per_update"]["n"][n] / _HOUR, operations, given["n_sweep_at_4M_updates"]),
+            (elapsed["cutoff_hours"], np.nan, elapsed),
+            (equal["updates"] * given["seconds_per_update"]["n"][n] / _HOUR, operations, equal),
         ):
             where = {"axis": "experts", "value": n, "loss": losses[f"n{n}"], "operations": spent}
             out.append(where | {"elapsed_seconds": hours * _HOUR, "device_seconds": n * hours * _HOUR})
     directions = given["n8_npert64_to_1024"]
-    for n_pert in sorted({64, 1024} & {*product.n_pert}):
+    experts = plan.config.arms[product.arm].experts
+    for n_pert in sorted(_numbers("npert", directions) & {*product.n_pert}):
         hours = directions["gpu_hours"][f"npert{n_pert}"]
         where = {"axis": "n_pert", "value": n_pert, "loss": directions[f"npert{n_pert}"], "operations": np.nan}
-        out.append(where | {"elapsed_seconds": hours / 8 * _HOUR, "device_seconds": hours * _HOUR})
+        out.append(where | {"elapsed_seconds": hours / experts * _HOUR, "device_seconds": hours * _HOUR})
     return out
 
 
@@ -84,8 +89,9 @@ def allocated(plan: Plan, paper: PaperValues) -> list[Point]:
     if not paper.same_scale(plan):
         return []
     return [
-        {"n_pert": 64, "batch": 1024, "operations": row["operations"], "loss": float(np.mean(row["range"]))}
+        {"n_pert": n_pert, "batch": batch, "operations": row["operations"], "loss": float(np.mean(row["range"]))}
         for row in paper.tables["table10"]
+        for _, n_pert, batch in [row["best"]]
     ]
 
 
@@ -95,10 +101,12 @@ def active(plan: Plan, paper: PaperValues) -> list[Point]:
     if not paper.same_scale(plan):
         return out
     for arm in plan.config.products.active.arms:
-        if (n := plan.arms[arm].experts) in (8, 256):
-            out.append({"arm": arm, "k": 4, "loss": given[f"n{n}_k4"]})
-        if n == 256:
-            out.append({"arm": arm, "k": 12, "loss": given["n256_k4"] - given["n256_k4_to_k12_gain"]})
+        n = plan.arms[arm].experts
+        for name, value in given.items():
+            count, k, more = (int(number or 0) for number in _ACTIVE.findall(name)[0])
+            if count == n:
+                loss = given[f"n{n}_k{k}"] - value if more else value
+                out.append({"arm": arm, "k": more or k, "loss": loss})
     return out
 
 
@@ -108,3 +116,8 @@ def variance(plan: Plan, paper: PaperValues) -> list[Point]:
     small, ratio = given["n256_relative_variance_10k"], given["ratio_n1_to_n256"]["updates_10k"]
     points: list[Point] = [{"experts": 256, "variance": small}, {"experts": 1, "variance": small * ratio}]
     return points if paper.same_scale(plan) else []
+
+
+def _numbers(prefix: str, keys: Iterable[str]) -> set[int]:
+    """Return the numbers in keys such as `n256`."""
+    return {int(key.removeprefix(prefix)) for key in keys if re.fullmatch(rf"{prefix}\d+", key)}
