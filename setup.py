@@ -2,7 +2,8 @@
 
 Each of two sources becomes one plain shared library per instruction set. `soma.forward.cpu` and
 `soma.inference.compiled` load the best one that the machine supports, so that one virtual environment on a shared disk
-serves a cluster with different processors. Without a C++ compiler the installation succeeds, and the `torch` engine is used.
+serves a cluster with different processors. Without a C++ compiler the installation succeeds and the `torch` engine is
+used.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from setuptools.command.build_ext import build_ext
 
 SOURCES = {"soma.forward": "src/soma/forward/csrc/engine.cpp", "soma.inference": "src/soma/inference/csrc/infer.cpp"}
 HEADERS = "src/soma/forward/csrc/*.h"
-# The flags have their own file because results depend on them. Contraction is off, so only the products and sums that the
-# source names are fused, and no other flag reorders arithmetic.
+# The flags have their own file because results depend on them. Contraction is off, so only the products and sums that
+# the source names are fused, and no other flag reorders arithmetic.
 FLAGS = Path("src/soma/forward/csrc/flags.json")
 
 
