@@ -197,7 +197,7 @@ def measure(
         row: dict[str, Any] = {"engine": name, **asdict(setting)}
         with _failure_in(row):
             if clock.left() <= 0:
-                raise TimeoutError("not run: the time limit of the benchmark was reached")
+                raise TimeoutError("not run: the benchmark is out of time")
             problem = Problem.of(setting, device)
             if device.type == "cuda":
                 torch.cuda.empty_cache()

@@ -63,7 +63,7 @@ def test_tables_come_with_git_and_a_new_label_needs_the_evaluation_too(clone):
 
     refused = repository.run("soma", "snapshot", check=False)
     assert refused.returncode == 1
-    assert "results/tiny/corpus is not here" in refused.stderr
+    assert "results/tiny/corpus is missing" in refused.stderr
     assert repository.run("git", "status", "--porcelain", "dvc.lock").stdout == ""
 
 

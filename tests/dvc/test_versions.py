@@ -19,7 +19,7 @@ def test_a_new_version_is_recorded_compared_and_left_again(copy):
     copy.change({"bootstrap_draws": 60, "arms": {"soma-n2": {"label": "relabelled"}}})
     refused = copy.run("soma", "snapshot", check=False)
     assert refused.returncode == 1
-    assert "is not what the settings and the code here make" in refused.stderr
+    assert "is out of date with its settings or code" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
     assert (copy.folder / "dvc.lock").read_text() == locked
 
@@ -55,7 +55,7 @@ def test_a_campaign_of_several_sittings_is_recorded_as_it_comes(copy, tmp_path):
     (copy.folder / "dvc.lock").unlink()
     shutil.rmtree((copy.folder / TABLE).parent)
     refused = copy.run("soma", "snapshot", check=False)
-    assert "is not what the settings and the code here make" in refused.stderr
+    assert "is out of date with its settings or code" in refused.stderr
     assert (
         "data, routing, training, evaluation of results/tiny recorded"
         in copy.run("soma", "snapshot", "--partial").stdout

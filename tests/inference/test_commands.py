@@ -56,7 +56,7 @@ def test_sample(tiny: Tiny, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     shown = capsysbinary.readouterr()
     assert shown.out.decode() == drawn.decode(errors="replace") + "\n"
     assert shown.err.startswith(b"\n[byte 11: experts ")
-    assert shown.err.count(b"of what was drawn") >= K
+    assert shown.err.count(b"of the drawn bytes") >= K
     assert soma(tiny, "sample", "--length", 5, "--top-k", 1) == 0
 
 
@@ -90,7 +90,7 @@ def test_errors_are_sentences(tiny: Tiny, text: Path, tmp_path: Path, caplog: py
         assert "Traceback" not in caplog.text
     caplog.clear()
     assert cli.main(["score", "--model", str(tmp_path), str(text)]) == 1
-    assert "holds no ensemble.json" in caplog.text
+    assert "has no ensemble.json" in caplog.text
 
 
 def test_help_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:

@@ -354,7 +354,7 @@ def test_the_command_prints_lines_or_one_document(results, capsys, caplog):
         "digits": None, "reason": "", "expert": None, "update": None,
     }  # fmt: skip
     assert {"processor", "date", "versions", "threads", "results", "notes"} < document.keys()
-    assert caplog.messages[-1] == f"{results}: 4 of 7 comparisons differ from what was recorded."
+    assert caplog.messages[-1] == f"{results}: 4 of 7 comparisons differ from the record."
 
 
 def test_bad_input_is_one_sentence(results, tmp_path, caplog):
@@ -368,7 +368,7 @@ def test_bad_input_is_one_sentence(results, tmp_path, caplog):
     assert "nothing could be compared" in caplog.messages[-1]
     (results / "evaluation/test/all.parquet").write_text("no rows")
     assert main(["replay", str(results)]) == 1
-    assert "all.parquet is not a whole Parquet file" in caplog.messages[-1]
+    assert "all.parquet is not a complete Parquet file" in caplog.messages[-1]
     (results / SOMA / "run.json").write_text("{}")
     assert main(["replay", str(results)]) == 1
-    assert "run.json is no record of a run that this version knows" in caplog.messages[-1]
+    assert "run.json is not a run record that this version can read" in caplog.messages[-1]

@@ -187,6 +187,6 @@ def test_other_features_are_refused(made: Made, tmp_path: Path) -> None:
         Router.load(made.directory / "router", other)
     with pytest.raises(SomaError, match="does not fit"):
         build_router(made.vectors, np.arange(100), other, 2, made.settings, 0, tmp_path / "r")
-    with pytest.raises(SomaError, match="48 dimensions where the router has 8"):
+    with pytest.raises(SomaError, match="48 dimensions but the router has 8"):
         assign_all(made.vectors, replace(made.router, features=other), tmp_path / "labels.npy")
     assert not (tmp_path / "r").exists()

@@ -97,7 +97,7 @@ def test_an_empty_shard_is_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("labels", [None, LABELS[:-1], LABELS + np.uint16(1)])
 def test_labels_that_do_not_fit(tmp_path: Path, labels: np.ndarray | None) -> None:
-    with pytest.raises(SomaError, match="1003 windows and 4 clusters need a label below 4 each"):
+    with pytest.raises(SomaError, match="1003 windows and 4 clusters need one label below 4 per window"):
         build_shards("clusters", K, MASK, 0, tmp_path / "s", labels)
 
 

@@ -106,7 +106,7 @@ def test_a_full_disk_is_one_sentence_and_the_last_state_goes_on(toy, tmp_path):
         command = train_command(toy, tmp_path / "out/000-001", small / "resume")
         done = subprocess.run(command, env=toy.environment, check=False, capture_output=True, text=True)
         assert done.returncode == 1
-        assert "the disk is full; free some space (what was saved before is whole)" in done.stderr
+        assert "the disk is full; free some space (files saved earlier are intact)" in done.stderr
         assert "Traceback" not in done.stderr
         assert not list(small.rglob(".state*"))  # nothing half-written
         assert (small / "resume/state.safetensors").exists()
@@ -131,7 +131,7 @@ def test_a_read_only_folder_is_one_sentence(toy, project, caplog):
         subprocess.run(["umount", str(results)], check=True)
     assert done.returncode == begun.returncode == 1
     for said in (done.stderr, caplog.text, begun.stdout + begun.stderr):
-        assert said.count("cannot be written: the file system is read-only; choose a folder that can be written") == 1
+        assert said.count("cannot be written: the file system is read-only; choose a writable folder") == 1
         assert "Traceback" not in said
 
 
