@@ -1,4 +1,4 @@
-"""The command line: what it prints, and its errors."""
+"""The command line: output and errors."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_reader_that_goes_away_is_no_error(tiny: Tiny) -> None:
 
 
 def campaign(tiny: Tiny, folder: Path) -> Path:
-    """What export reads of a campaign's results."""
+    """Write the parts of a campaign's results that export reads."""
     settings = Training(experts=EXPERTS, width=SPEC.width, depth=SPEC.depth, embedding=SPEC.embedding, updates=2)
     run = RunSpec(
         id="soma-n5-s0", kind="arm", seed=0, start=None, shards="clusters-n5", window=80, settings=settings,

@@ -1,4 +1,4 @@
-"""A model's folder: written and read, its hashes, its card."""
+"""A model's folder: writing, reading, hashes and card."""
 
 from __future__ import annotations
 

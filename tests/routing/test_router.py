@@ -31,7 +31,7 @@ def test_bytes_from_the_prefix_on_never_change_a_route(made: Made) -> None:
     np.testing.assert_array_equal(made.router.route(replaced(rows, PREFIX, 512), PREFIX, 7), route)
     np.testing.assert_array_equal(made.router.route(rows[:, :PREFIX], PREFIX, 7), route)
     np.testing.assert_array_equal(made.router.route(list(map(bytes, rows)), PREFIX, 7), route)
-    # The check can fail: what lies before that byte, or a longer prefix, does change routes.
+    # The check could fail: bytes before that position, or a longer prefix, do change routes.
     assert (made.router.route(replaced(rows, PREFIX - 64, PREFIX), PREFIX, 1) != route[:, :1]).any()
     assert (made.router.route(rows, 512, 1) != route[:, :1]).any()
 
