@@ -39,7 +39,7 @@ class Copy:
         Args:
             folder: an empty folder, outside the project.
             results: folder of the campaign, relative to the project's folder.
-            settings: settings files of the rules, by name (`plan.settings_files`).
+            settings: settings files of the rules, by name (`soma.workflow.settings.settings_files`).
         """
         self.folder = folder
         for path in Path().iterdir():

@@ -26,7 +26,7 @@ from soma.training.checkpoint import LEG, MILESTONES, WEIGHTS
 from soma.training.job import Files
 
 FACTS = ("run", "part", "corpus_sha256", "shards_sha256", "engine", "start_sha256", "head_sha256")
-"""Fields of `steps.train.facts_of` in a run's record."""
+"""Fields of `soma.training.job.facts_of` in a run's record."""
 
 
 @dataclass(frozen=True)
