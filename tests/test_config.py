@@ -29,7 +29,7 @@ def small() -> dict:
         ({"arms": {"soma-n2": {"operations": None}}}, "give the budget"),
         ({"arms": {"soma-n2": {"milestones": [0.5]}}}, "milestones must increase and end with 1"),
         ({"arms": {"soma-n2": {"lr": -1}}}, r"`arms\.soma-n2\.lr` is -1"),
-        ({"arms": {"soma-n2": None}}, "name the arm `soma-n2`, which `arms` does not define"),
+        ({"arms": {"soma-n2": None}}, "names the arm `soma-n2`, which `arms` does not define"),
         ({"data": {"prefix": 512}}, r"window \(512 bytes\) must be longer than the routed prefix \(512 bytes\)"),
         ({"training": {"crop": 1024}}, r"crop \(1024 bytes\) must not exceed data\.window \(512\)"),
         ({"data": {"test": {"at": 2}}}, r"validation\.at and test\.at must differ"),
