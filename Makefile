@@ -1,6 +1,6 @@
 # `make` pulls the reference campaign and writes its report, `make toy` runs everything from raw text at toy size, and
-# `make test` runs the checks. All set up .venv first.
-# In an environment of your own (conda, a container): make VENV=$CONDA_PREFIX
+# `make test` runs the checks. Each sets up .venv first.
+# To use your own environment (conda, a container): make VENV=$CONDA_PREFIX
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 .PHONY: all toy report setup test lint docs lock snapshot clean
 .DEFAULT_GOAL := all
 
-# Where to look, at the end.
+# Tell the user where the outputs are.
 define ways
 @echo
 @echo "report   results/$(1)/report.html"
@@ -28,21 +28,21 @@ toy: setup
 	$(BIN)/snakemake --cores all --configfile config/toy.yaml
 	$(call ways,toy)
 
-report: setup  # of the reference campaign, from what is here
+report: setup  # report of the reference campaign, from the files that are present
 	$(BIN)/snakemake --quiet all --cores 1 --report results/small/report.html
 
 setup: $(STAMP)
 
-# torch first, by its exact version: the same pin is a CPU or a CUDA build, which a hash lock cannot express.
-# A CUDA build of torch brings its own triton; elsewhere the kernels' tests need one, in interpreter mode.
-# Bytecode is compiled at the end, on all cores; pip would use one.
+# Install torch first, by its exact version: the same pin is a CPU or a CUDA build, which a hash lock cannot express.
+# A CUDA build of torch brings its own triton; elsewhere the tests of the kernels need one, in interpreter mode.
+# Compile bytecode at the end, on all cores, because pip would use only one.
 $(STAMP): requirements-torch.txt requirements.lock requirements-triton.txt pyproject.toml setup.py $(wildcard src/soma/forward/csrc/* src/soma/inference/csrc/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(INSTALL) -r requirements-torch.txt
 	$(INSTALL) --require-hashes -r requirements.lock
 	$(INSTALL) --no-deps --no-build-isolation -e .
 	$(BIN)/python -c "import triton" 2> /dev/null || $(INSTALL) --no-deps --require-hashes -r requirements-triton.txt
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # torch carries a file for Python 3.12
+	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # torch contains a file that needs Python 3.12
 	touch $@
 
 test: setup lint
@@ -54,14 +54,14 @@ lint: setup
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/mypy
 
-docs: setup  # config/README.md and the JSON schema from soma.config, README.md and docs/results.md from results/small
+docs: setup  # generate config/README.md and the JSON schema from soma.config, README.md and docs/results.md from results/small
 	$(BIN)/python -m soma.config.docs
 	$(BIN)/python -m soma.report.pages
 
-lock:  # needs uv; run it after a change of dependencies in pyproject.toml
+lock:  # needs uv; run it after you change the dependencies in pyproject.toml
 	uv pip compile pyproject.toml -c requirements-torch.txt -o requirements.lock
 
-snapshot: setup  # records the finished campaign of dvc.yaml in dvc.lock, unless something in it is out of date
+snapshot: setup  # record the finished campaign of dvc.yaml in dvc.lock; fails if anything in it is out of date
 	$(BIN)/soma snapshot
 
 clean:

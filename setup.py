@@ -1,8 +1,9 @@
-"""The optional C++ extension; everything else about the package is in pyproject.toml.
+"""Build of the optional C++ libraries; everything else about the package is in pyproject.toml.
 
-Each of two sources becomes one plain shared library per instruction set, and `soma.forward.cpu` and
-`soma.inference.compiled` load the best that the machine they run on supports: a virtual environment on a cluster's
-shared disk serves mixed nodes. Without a C++ compiler the install succeeds and the `torch` engine does the work.
+Each of two sources becomes one plain shared library per instruction set. `soma.forward.cpu` and
+`soma.inference.compiled` load the best one that the machine supports, so that one virtual environment on a shared disk
+serves a cluster with different processors. Without a C++ compiler the installation succeeds and the `torch` engine is
+used.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from setuptools.command.build_ext import build_ext
 
 SOURCES = {"soma.forward": "src/soma/forward/csrc/engine.cpp", "soma.inference": "src/soma/inference/csrc/infer.cpp"}
 HEADERS = "src/soma/forward/csrc/*.h"
-# A file of its own, since results depend on it: without contraction, no product and sum are fused but those that the
-# source names, and nothing else that reorders arithmetic is on either.
+# The flags have their own file because results depend on them. Contraction is off, so only the products and sums that
+# the source names are fused, and no other flag reorders arithmetic.
 FLAGS = Path("src/soma/forward/csrc/flags.json")
 
 
@@ -44,7 +45,7 @@ def extensions() -> list[Extension]:
 
 
 class BuildOptional(build_ext):
-    """Builds what the compiler can, and says in one line what is missing."""
+    """Build the libraries that the compiler supports, and report the others in one line."""
 
     def build_extensions(self) -> None:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -58,9 +59,9 @@ class BuildOptional(build_ext):
             )
 
     def _error(self, extension: Extension) -> Exception | None:
-        """Whatever the compiler's wrapper raises: the install goes on."""
+        """Build an extension and return the error, whatever its type, so that the installation continues."""
         own = copy(self)
-        own.build_temp = f"{self.build_temp}/{extension.name}"  # the same object file, by other flags
+        own.build_temp = f"{self.build_temp}/{extension.name}"  # the object file has the same name for all flags
         try:
             own.build_extension(extension)
         except Exception as error:

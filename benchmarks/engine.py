@@ -1,8 +1,9 @@
-"""How fast the CPU engine is, on this machine: `python benchmarks/engine.py [--quick]` writes benchmarks/engine.json.
+"""Benchmark of the CPU engine on this machine: `python benchmarks/engine.py [--quick]` writes benchmarks/engine.json.
 
-Every comparison is a ratio inside one process, its two sides in turn, and the median over the rounds: clocks and
-neighbours move absolute times by tens of percent. One-thread times are CPU times of the thread. Rates count the nominal
-operations of the model (soma.models.count), which the kernel undercuts by its table of the first layer's input.
+Every comparison is the median ratio over several rounds in one process, with the two sides taking turns, because clocks
+and other processes change absolute times by tens of percent. One-thread times are CPU times of the thread. Rates count
+the nominal operations of the model (soma.models.count); the kernel needs fewer, since it tabulates the first layer's
+input.
 
 Shapes: J directions, B sequences, T predicted bytes.
 """
@@ -42,7 +43,7 @@ from soma.training.methods.spsa import SPSALearner
 EPS = 1e-3
 
 Case = tuple[int, int, int, int, float, float | None]
-"""Width, B, T, J, least ratio to the naive loop, least ratio to the same loop fed 8 sequences at a time."""
+"""Width, B, T, J, minimum ratio to the naive loop, minimum ratio to the same loop with 8 sequences at a time."""
 
 CASES: list[Case] = [
     (32, 32, 256, 2, 2.2, None),
@@ -75,7 +76,7 @@ class Problem:
 
 
 class NaiveLoop:
-    """What one would write first: modules of torch.nn, one perturbed copy after the other."""
+    """The straightforward implementation: modules of torch.nn, one perturbed copy after the other."""
 
     def __init__(self, spec: LSTMSpec) -> None:
         self.spec = spec
@@ -83,7 +84,7 @@ class NaiveLoop:
 
     @torch.no_grad()
     def losses(self, problem: Problem, rows: int) -> NDArray[np.float64]:
-        """Losses [1, J, 2]; the batch is fed `rows` sequences at a time."""
+        """Compute losses [1, J, 2], with `rows` sequences of the batch at a time."""
         signs = torch.from_numpy(problem.probes.signs()[0]).float()
         tokens = torch.from_numpy(problem.tokens[0]).long()
         out = np.empty((1, len(signs), 2))
@@ -122,7 +123,7 @@ def timed(work: Callable[[], object], clock: Callable[[], float]) -> float:
 def rounds(
     candidates: dict[str, Callable[[], object]], repeats: int, clock: Callable[[], float] = time.thread_time
 ) -> dict[str, list[float]]:
-    """Seconds of every candidate, in turn, after one round that is not counted."""
+    """Time the candidates in turn, in seconds, after one round that is not counted."""
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for _ in range(repeats + 1):
         for name, work in candidates.items():
@@ -135,7 +136,7 @@ def ratio(slow: list[float], fast: list[float]) -> float:
 
 
 def against_naive(engine: CpuEngine, case: Case, repeats: int) -> dict[str, Any]:
-    """One row: rates on one thread, share of the multiply-add peak and of torch.mm, ratios to the naive loops."""
+    """Return a row: rates on one thread, share of the multiply-add peak and of torch.mm, ratios to the naive loops."""
     width, batch, length, directions, least, least_chunked = case
     problem, peak_rounds = Problem(width, batch, length, directions), 4_000_000
     naive, square = NaiveLoop(problem.spec), torch.ones(2048, 2048)
@@ -173,8 +174,10 @@ def against_naive(engine: CpuEngine, case: Case, repeats: int) -> dict[str, Any]
 
 
 def threads(engine: CpuEngine, repeats: int) -> dict[str, Any]:
-    """Gain of two threads at the paper's size (two directions of it): wall clock, which needs a second core that is
-    free, and the processor time that two threads need for what one does, which does not."""
+    """Measure the gain of two threads at the paper's size, with two directions.
+
+    The gain is in wall-clock time, which needs a free second core. The ratio of processor times does not need one.
+    """
     problem = Problem(32, 64, 1024, 2)
 
     def run(count: int) -> None:
@@ -205,15 +208,17 @@ UPDATES: tuple[dict[str, Any], ...] = (
 
 
 class TorchHead(CpuEngine):
-    """The same kernel, with the delta rule by torch's products and softmax."""
+    """The same kernel, but with torch's products and softmax for the delta rule."""
 
     head_gradient = Engine.head_gradient
 
 
 def update_share(settings: dict[str, Any], repeats: int) -> dict[str, Any]:
-    """Share of an update of the training loop that is not the perturbed losses themselves: batches, probes, combining
-    them, the head's forward and delta rule, Adam for both, and the Python around it all. Also what the update takes if
-    the delta rule is torch's, whose bits differ between processors."""
+    """Measure the share of a training update that is spent outside the perturbed losses.
+
+    It covers batches, probes, their combination, the head's forward pass and delta rule, Adam for both, and the Python
+    code around them. The row also has the update's time with torch's delta rule, whose bits differ between processors.
+    """
     training = Training.model_validate(settings | {"updates": 1})
     experts = range(training.experts)
     run = RunSpec(

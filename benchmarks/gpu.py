@@ -1,12 +1,12 @@
-"""Checks every engine on this machine's GPU against the float64 reference, then times updates.
+"""Check every engine on this machine's GPU against the float64 reference, then time updates.
 
-    python benchmarks/gpu.py                     needs CUDA; under four minutes; writes gpu.json
-    python benchmarks/gpu.py --quick             one minute: the checks, and the paper's setting alone
-    python benchmarks/gpu.py --compile 90 120    needs no GPU: registers, spills and shared memory of every kernel
+    python benchmarks/gpu.py                     needs CUDA; takes under four minutes; writes gpu.json
+    python benchmarks/gpu.py --quick             takes one minute: only the checks and the paper's setting
+    python benchmarks/gpu.py --compile 90 120    needs no GPU; reports registers, spills and shared memory by kernel
 
-An update is what a training step of one expert does on the device: the losses of all directions with both signs on one
+An update is the device work of one training step of one expert: the losses of all directions with both signs on one
 batch, their combination to a gradient, and Adam. At width 32, n_pert = B = 64 and T = 1,024 the paper reports 0.138 to
-0.169 s on an RTX 5090 (PAPER.md section 4). One whole update runs before those that are timed.
+0.169 s on an RTX 5090 (config/paper_values.yaml). One whole update runs before the timed ones.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from soma.numerics.rng import Stream
 from soma.training.adam import Adam
 
 EPS = 1e-3
-DIFFERENCE_ERROR = 2e-4  # of L+ - L- against float64, as in tests/forward
+DIFFERENCE_ERROR = 2e-4  # relative error of L+ - L- against float64, as in tests/forward
 LOSS_ERROR = 3e-6
 
 Engines = dict[str, Callable[[], Engine]]
@@ -75,7 +75,7 @@ class Problem:
 
     @classmethod
     def of(cls, setting: Setting, device: torch.device) -> Problem:
-        """Initial weights, and bytes from a Markov chain with four successors."""
+        """Draw initial weights, and bytes from a Markov chain with four successors per byte."""
         spec = LSTMSpec(setting.width)
         theta, head = lstm.initialise(spec, Stream.named(0, "benchmark", "initial"))
         stream = Stream.named(0, "benchmark", "bytes")
@@ -93,7 +93,7 @@ class Problem:
 
 
 class Update:
-    """One training update after another on a problem, without the loop's bookkeeping."""
+    """Successive training updates on one problem, without the bookkeeping of the training loop."""
 
     def __init__(self, engine: Engine, problem: Problem) -> None:
         self.engine, self.problem, self.done = engine, problem, 0
@@ -111,7 +111,7 @@ class Update:
 
 
 class Clock:
-    """Wall time of work on a device, and how much of the benchmark's time is left."""
+    """Wall time of work on a device, and the time left for the benchmark."""
 
     def __init__(self, device: torch.device, seconds: float) -> None:
         self.device = device
@@ -121,7 +121,7 @@ class Clock:
         return self.deadline - time.monotonic()
 
     def seconds(self, work: Callable[[], object]) -> float:
-        """From an idle device to an idle device."""
+        """Time the work from an idle device to an idle device."""
         self._wait()
         started = time.perf_counter()
         work()
@@ -134,7 +134,7 @@ class Clock:
 
 
 class Record:
-    """The JSON file, whole on disk after every row, so that an interrupted run leaves what it measured."""
+    """The JSON output, complete on disk after every row, so that an interrupted run keeps its measurements."""
 
     def __init__(self, path: Path, facts: dict[str, Any]) -> None:
         self._path = path
@@ -153,7 +153,7 @@ class Record:
 
 
 def check(record: Record, engines: Engines, settings: list[Setting], device: torch.device) -> None:
-    """Losses, their differences, losses of single bytes and combined directions against the reference."""
+    """Compare losses, their differences, losses of single bytes and combined directions with the reference."""
     for setting in settings:
         on_cpu = Problem.of(setting, torch.device("cpu"))
         want = on_cpu.losses(ReferenceEngine())
@@ -192,7 +192,7 @@ def measure(
     repeats: int,
     table: str = "times",
 ) -> None:
-    """Times updates of every engine: one that is not counted, then three or more if the clock allows."""
+    """Time updates of every engine: one that is not counted, then three or more if the clock allows."""
     for setting, (name, make) in itertools.product(settings, engines.items()):
         row: dict[str, Any] = {"engine": name, **asdict(setting)}
         with _failure_in(row):
@@ -205,7 +205,7 @@ def measure(
             update = Update(make(), problem)
             row["first"] = clock.seconds(update)
             seconds = [clock.seconds(update)]
-            # Beyond three, an engine takes at most an eighth of what is left: slow ones leave time for others.
+            # After three updates, an engine takes at most an eighth of the time left, to leave time for the others.
             share = clock.left() / 8
             while len(seconds) < repeats and clock.left() > 0 and (len(seconds) < 3 or sum(seconds) < share):
                 seconds.append(clock.seconds(update))
@@ -216,7 +216,7 @@ def measure(
 
 
 def summary(seconds: list[float]) -> dict[str, Any]:
-    """Median and spread of durations, and the durations."""
+    """Return median and spread of durations, and the durations."""
     lower, median, upper = np.quantile(seconds, [0.25, 0.5, 0.75]).tolist()
     return {
         "median": median,
@@ -229,7 +229,7 @@ def summary(seconds: list[float]) -> dict[str, Any]:
 
 
 def facts(device: torch.device) -> dict[str, Any]:
-    """What the times belong to."""
+    """Describe the device, software and host that the times belong to."""
     properties = torch.cuda.get_device_properties(device)
     try:
         import triton
@@ -256,12 +256,12 @@ def facts(device: torch.device) -> dict[str, Any]:
 
 
 def gpu_engines(device: torch.device) -> Engines:
-    """Every engine of a CUDA device; without triton only torch's."""
+    """Return every engine for a CUDA device; without triton, only torch's."""
     engines: Engines = {"torch": lambda: TorchEngine(device)}
     try:
         from soma.forward.triton_engine import TritonEngine
     except ImportError as error:
-        print(f"the triton engine is left out: {error}", file=sys.stderr)
+        print(f"skipping the triton engine: {error}", file=sys.stderr)
         return engines
     return {
         "triton": lambda: TritonEngine(device),
@@ -272,7 +272,7 @@ def gpu_engines(device: torch.device) -> Engines:
 
 
 def tuned_engines(device: torch.device) -> Engines:
-    """The narrow kernels with other sizes than their default."""
+    """Return triton engines whose narrow kernels have sizes other than the default."""
     from soma.forward.triton_engine import TritonEngine
     from soma.forward.triton_network import Precision, Tuning
 
@@ -300,7 +300,7 @@ def tuned_engines(device: torch.device) -> Engines:
 
 
 def kernel_times(record: Record, engine: Engine, setting: Setting, device: torch.device) -> None:
-    """Device time of one update by kernel, longest first, as torch's profiler sees it."""
+    """Record the device time of one update by kernel, longest first, as measured by torch's profiler."""
     from torch.autograd import DeviceType  # type: ignore[attr-defined]
     from torch.profiler import ProfilerActivity, profile
 
@@ -324,16 +324,16 @@ def kernel_times(record: Record, engine: Engine, setting: Setting, device: torch
 
 
 def compile_kernels(architecture: int, record: Record) -> None:
-    """Compiles every kernel as the engine launches it at the paper's setting and at width 509; needs no GPU.
+    """Compile every kernel as the engine launches it at the paper's setting and at width 509; needs no GPU.
 
-    The launches are those of the engine itself: it runs on the CPU with kernels that only write down their arguments.
+    The launches come from the engine itself, which runs on the CPU with kernels that only record their arguments.
     """
     for name, source, options in _launches():
         import triton
         from triton.backends.compiler import GPUTarget
 
         log = io.StringIO()
-        triton.knobs.nvidia.dump_ptxas_log = True  # how ptxas is asked for registers; it prints
+        triton.knobs.nvidia.dump_ptxas_log = True  # makes ptxas report registers, on standard output
         triton.knobs.compilation.always_compile = True
         with contextlib.redirect_stdout(log):
             target = GPUTarget("cuda", architecture, 32)
@@ -341,14 +341,14 @@ def compile_kernels(architecture: int, record: Record) -> None:
         registers = re.search(r"Used (\d+) registers", log.getvalue())
         spilled = re.findall(r"(\d+) bytes spill", log.getvalue())
         if registers is None or not spilled:
-            raise RuntimeError(f"ptxas said nothing about {name}: {log.getvalue()}")
+            raise RuntimeError(f"ptxas reported no registers for {name}: {log.getvalue()}")
         row = {"kernel": name, "architecture": f"sm_{architecture}", "registers": int(registers[1])}
         row |= {"spilled_bytes": sum(map(int, spilled)), "shared_bytes": compiled.metadata.shared}
         record.add("kernels", row | {"warps": compiled.metadata.num_warps})
 
 
 def _launches() -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """Name, source and options of every distinct kernel of a short pass at two widths."""
+    """Yield name, source and options of every distinct kernel of a short pass at two widths."""
     from triton.compiler import ASTSource
     from triton.runtime import JITFunction
 
@@ -395,7 +395,7 @@ def _launches() -> Iterator[tuple[str, Any, dict[str, Any]]]:
 
 
 def _type(argument: object) -> str:
-    """Triton's name for the type of a kernel's argument."""
+    """Return triton's name for the type of a kernel's argument."""
     if isinstance(argument, Tensor):
         names = {torch.float32: "fp32", torch.float64: "fp64", torch.int32: "i32", torch.int8: "i8", torch.uint8: "u8"}
         return f"*{names[argument.dtype]}"
@@ -403,7 +403,7 @@ def _type(argument: object) -> str:
 
 
 def _aligned(argument: object) -> bool:
-    """Whether triton compiles for a multiple of 16; tensors of a GPU's allocator are."""
+    """Return True if triton would specialise for a multiple of 16; addresses from a GPU's allocator are multiples."""
     return isinstance(argument, Tensor) or (isinstance(argument, int) and argument % 16 == 0)
 
 
@@ -417,9 +417,9 @@ def benchmark(
     paper: Setting = PAPER,
     repeats: int = 20,
 ) -> None:
-    """Checks, then times at the paper's setting by engine and by kernel, then times at wide settings."""
+    """Run the checks, then time the paper's setting by engine and by kernel, then time wide settings."""
     check(record, engines, checks, device)
-    # Neither graphs at a width of 32 nor another precision beyond it changes what runs.
+    # At width 32 graphs do not change what runs, and at larger widths the precision does not.
     narrow = {name: make for name, make in engines.items() if name != "triton-no-graphs"}
     measure(record, narrow, [paper], device, clock, repeats)
     if "triton" in engines:
@@ -434,7 +434,7 @@ def benchmark(
 
 @contextlib.contextmanager
 def _failure_in(row: dict[str, Any]) -> Iterator[None]:
-    """One engine's failure is a row and not the end: what others measured is worth having."""
+    """Record an engine's failure in its row instead of ending the benchmark, to keep the measurements of the others."""
     try:
         yield
     except Exception as error:
@@ -448,10 +448,10 @@ def _short(value: object) -> str:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("gpu.json"), help="the JSON file to write (default gpu.json)")
-    parser.add_argument("--device", default="cuda", help="for one of several GPUs: cuda:1 (default cuda)")
-    parser.add_argument("--quick", action="store_true", help="checks and the paper's setting alone")
-    parser.add_argument("--tune", action="store_true", help="the paper's setting with other kernel sizes instead")
-    parser.add_argument("--seconds", type=float, default=200, help="no timing begins after this (default 200)")
+    parser.add_argument("--device", default="cuda", help="device to use, such as cuda:1 (default cuda)")
+    parser.add_argument("--quick", action="store_true", help="run only the checks and the paper's setting")
+    parser.add_argument("--tune", action="store_true", help="instead, time the paper's setting with other kernel sizes")
+    parser.add_argument("--seconds", type=float, default=200, help="start no timing after this time (default 200)")
     parser.add_argument("--compile", type=int, nargs="+", metavar="SM", help="only compile: 90 is an H200, 120 a 5090")
     args = parser.parse_args(arguments)
     if args.compile:

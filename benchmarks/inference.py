@@ -1,10 +1,10 @@
-"""How fast ensembles answer, on this machine: `python benchmarks/inference.py [--device cuda] [--model FOLDER ...]`.
+"""Inference benchmark on this machine: `python benchmarks/inference.py [--device cuda] [--model FOLDER ...]`.
 
-Complete requests as in Table 12 (soma.inference.benchmark): windows of 1,024 bytes, 256 routed and 768 scored, median
-of 7 after 2 warm-ups. Without --model, the paper's full sizes: random weights, a random router of the paper's size and
-text of random words: speed does not depend on what was learned, but random centroids spread requests more evenly than
-trained ones. N = 256 is compared with what one would write first: a loop over experts with torch.nn.LSTM. Writes
-benchmarks/inference.json.
+Times complete requests as in Table 12 (soma.inference.benchmark): windows of 1,024 bytes, 256 routed and 768 scored,
+median of 7 after 2 warm-ups. Without --model, it uses the paper's full sizes with random weights, a random router and
+random words. Speed does not depend on the learned weights, but random centroids spread requests more evenly than
+trained ones. N = 256 is compared with the straightforward implementation, a loop over experts with torch.nn.LSTM.
+Writes benchmarks/inference.json.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ SIZES = {1: 509, 2: 361, 8: 181, 256: 32}
 """Width by number of experts: 8.4 million parameters each."""
 WORDS, DIMENSIONS = 50_000, 128
 TARGET = 4.0
-"""Least ratio of throughputs, ours to the loop's, on a CPU."""
+"""Minimum ratio of our throughput to the loop's, on a CPU."""
 
 
 def vocabulary() -> tuple[str, ...]:
-    """Words of 3 to 8 letters, sorted."""
+    """Draw words of 3 to 8 letters, sorted."""
     stream = Stream.named(0, "vocabulary")
     lengths = stream.integers(2 * WORDS, 6, direction=1) + 3
     letters = stream.integers(2 * WORDS * 8, 26, direction=2).reshape(-1, 8) + ord("a")
@@ -53,7 +53,7 @@ def vocabulary() -> tuple[str, ...]:
 
 
 def requests(words: tuple[str, ...], count: int) -> NDArray[np.uint8]:
-    """Windows of text whose words follow Zipf's law in a random order of the vocabulary, [n, W + 1]."""
+    """Draw windows of text whose words follow Zipf's law over a random order of the vocabulary, [n, W + 1]."""
     stream = Stream.named(0, "requests")
     order = stream.permutation(len(words))
     ranks = np.exp(stream.uniform(count * WINDOW, direction=1) * np.log(len(words))).astype(np.int64) - 1
@@ -62,7 +62,7 @@ def requests(words: tuple[str, ...], count: int) -> NDArray[np.uint8]:
 
 
 def random_router(words: tuple[str, ...], experts: int) -> PrefixRouter:
-    """Random features and centroids of the paper's sizes."""
+    """Draw features and centroids of the paper's sizes."""
     stream = Stream.named(0, "router")
     features = Features(
         words,
@@ -78,7 +78,7 @@ def random_router(words: tuple[str, ...], experts: int) -> PrefixRouter:
 
 
 def random_ensemble(words: tuple[str, ...], experts: int, engine: str, device: str) -> Ensemble:
-    """Random weights at the paper's size; experts of width 32 share a head, wider ones have heads of their own."""
+    """Draw weights of the paper's sizes; experts of width 32 share a head, wider ones have their own heads."""
     spec = LSTMSpec(SIZES[experts])
     drawn = [initialise(spec, Stream.named(e, "benchmark")) for e in range(experts)]
     heads = torch.stack([head for _, head in drawn])
@@ -97,7 +97,7 @@ def random_ensemble(words: tuple[str, ...], experts: int, engine: str, device: s
 
 
 class NaiveLoop:
-    """What one would write first: for each expert with requests, modules of torch.nn over its requests."""
+    """The straightforward implementation: for each expert with requests, modules of torch.nn over these requests."""
 
     def __init__(self, ensemble: Ensemble) -> None:
         self.ensemble, device = ensemble, ensemble.device
@@ -117,7 +117,7 @@ class NaiveLoop:
 
     @torch.inference_mode()
     def losses(self, windows: NDArray[np.uint8]) -> NDArray[np.float64]:
-        """Nats of every scored byte, [n, S], with the same routing."""
+        """Compute nats of every scored byte, [n, S], with the same routing."""
         selected = self.ensemble.select(windows)
         tokens = torch.tensor(windows, device=self.ensemble.device).long()
         out = torch.empty(*selected.shape, WINDOW - PREFIX, device=self.ensemble.device)
@@ -146,9 +146,9 @@ class NaiveLoop:
 
 
 def against_naive(ensemble: Ensemble, windows: NDArray[np.uint8], repeats: int, warm_ups: int) -> dict[str, Any]:
-    """The loop's time, and the ratio to ours, in turn so that both see the same machine.
+    """Time the loop and the ensemble in turn, so that both see the same machine load, and return their ratio.
 
-    On a CPU the loop runs on one thread and on all, and the faster counts: its products are small.
+    On a CPU the loop runs once on one thread and once on all, and the faster time counts, since its products are small.
     """
     naive, threads = NaiveLoop(ensemble), torch.get_num_threads()
     difference = float(np.abs(naive.losses(windows) - ensemble.losses(windows)).max())
@@ -189,11 +189,11 @@ def main() -> None:
     parser.add_argument("--engine", default="auto", help="auto, cpu, torch, triton or evaluator")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
-        "--requests", type=int, nargs="+", help="requests in a batch (default: 1 and 16; 16 and 256 on a GPU)"
+        "--requests", type=int, nargs="+", help="requests per batch (default: 1 and 16; 16 and 256 on a GPU)"
     )
     parser.add_argument("--experts", type=int, nargs="+", choices=list(SIZES), default=list(SIZES))
     parser.add_argument(
-        "--model", nargs="+", default=[], help="folders that `soma export` wrote, instead of random weights"
+        "--model", nargs="+", default=[], help="folders written by `soma export`, instead of random weights"
     )
     parser.add_argument("--quick", action="store_true", help="three repeats after one warm-up")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))

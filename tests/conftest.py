@@ -1,4 +1,4 @@
-"""Shared by all tests: one thread per process, so that results do not depend on who else is working."""
+"""Shared settings of all tests: one thread per process, so that results do not depend on the machine's load."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import torch
 torch.set_num_threads(1)
 
 _LONG = ("workflow", "dvc", "cluster")
-"""Folders whose tests share what takes long to set up: the toy campaign, a repository, a cluster."""
+"""Folders whose tests share a slow fixture: the toy campaign, a repository, a cluster."""
 _PATIENT = ("dvc", "cluster")
-"""Those of them that end long before the tests of the toy campaign, which should have the processors first."""
+"""Folders that finish long before the tests of the toy campaign, which should get the processors first."""
 
 
 def _group(file: str) -> str:
@@ -27,21 +27,21 @@ def _group(file: str) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long comes first, so that with `-n` no worker is left with it at the end."""
+    """Run slow tests first, so that with `-n` no worker starts one at the end."""
     items.sort(key=lambda item: _LONG.index(g) if (g := _group(str(item.path))) in _LONG else len(_LONG))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are processors, since the cluster's tests wait most of their time."""
+    """Start one more worker than there are processors, since the cluster's tests mostly wait."""
     return (os.cpu_count() or 1) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """With `-n`, one worker runs all tests of a file, or of a folder of `_LONG`.
+    """With `-n`, let one worker run all tests of a file, or of a folder in `_LONG`.
 
-    By hand, since `--dist loadgroup` marks groups in an attribute that pytest 9.2 no longer reads (xdist 3.8).
+    This is done by hand: `--dist loadgroup` marks groups in an attribute that pytest 9.2 no longer reads (xdist 3.8).
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -53,7 +53,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """With `-n`, a worker that has begun with what can wait goes on at a lower priority."""
+    """With `-n`, lower the priority of a worker that has started tests which can wait."""
     among_others = hasattr(item.config, "workerinput")
     if among_others and _group(str(item.path)) in _PATIENT and os.getpriority(os.PRIO_PROCESS, 0) == 0:
         os.nice(5)
@@ -61,11 +61,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
-    """A checkout to break."""
+    """Return a checkout that the test may modify."""
     return Project(tmp_path)
 
 
 @pytest.fixture
 def root() -> Path:
-    """The repository."""
+    """Return the root of the repository."""
     return ROOT

@@ -1,4 +1,4 @@
-"""Examples of the documentation, run as the modules that a reader would make of them."""
+"""Examples of the documentation, run as modules."""
 
 from __future__ import annotations
 

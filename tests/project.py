@@ -1,4 +1,4 @@
-"""A copy of the project in a folder of its own, with the code that it runs, so that tests can edit both."""
+"""A copy of the project in its own folder, with the code that it runs, so that tests can edit both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def planned_jobs(said: str) -> dict[str, int]:
-    """What a dry run said, by rule; `all` left out."""
+    """Reasons that a dry run printed, by rule, without `all`."""
     table = re.search(r"Job stats:\njob +count\n-+ +-+\n(.*?)\ntotal", said, re.S)
     if table is None:
         assert "Nothing to be done" in said
@@ -26,7 +26,7 @@ def planned_jobs(said: str) -> dict[str, int]:
 
 
 class Project:
-    """A throw-away checkout."""
+    """A temporary checkout."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -40,7 +40,7 @@ class Project:
         return [sys.executable, "-m", *words]
 
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """python -m WORDS, in the folder."""
+        """Run `python -m WORDS` in the folder."""
         done = subprocess.run(
             self.command(*words), cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
         )
@@ -49,16 +49,16 @@ class Project:
         return done
 
     def snakemake(self, *words: str, config: str = "config/toy.yaml", cores: int = 2, check: bool = True):
-        files = ["--configfile", config] if config else []  # last, since it takes what follows
+        files = ["--configfile", config] if config else []  # last, since it takes all following words
         return self.run("snakemake", *words, "--cores", str(cores), *files, check=check)
 
     def planned(self, config: str = "config/toy.yaml") -> dict[str, int]:
-        """Jobs of a dry run by rule; `all` and other rules without work of their own left out."""
+        """Return the jobs of a dry run by rule, without `all` and other rules that do no work."""
         out = self.snakemake("-n", config=config)
         return planned_jobs(out.stdout + out.stderr)
 
     def overlay(self, change: dict, base: str = "config/toy.yaml") -> str:
-        """A copy of the toy overlay with a change merged in; returns its path."""
+        """Write a copy of the toy overlay with a change merged in, and return its path."""
         from soma.config.campaign import merge, read_yaml
 
         path = self.folder / "config/changed.yaml"

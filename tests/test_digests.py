@@ -1,4 +1,4 @@
-"""Digests of code: what they leave out and what they may not, and that every label of a campaign has one."""
+"""Digests of code: which edits they ignore and which they must not, and that every label of a campaign has one."""
 
 import ast
 import json
@@ -24,7 +24,7 @@ SPSA, ENGINE, TRITON = "estimators/spsa.py", "forward/csrc/engine.cpp", "forward
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> Path:
-    """A copy of the package to edit."""
+    """Return a copy of the package to edit."""
     folder = tmp_path_factory.mktemp("digests") / "soma"
     shutil.copytree(ROOT / "src/soma", folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     (folder / "forward/csrc/flags.json").write_text('{"all": ["-O3"]}')
@@ -33,7 +33,7 @@ def source(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def changes(source):
-    """Whether an edit of a file changes the digest of a label."""
+    """Return True if an edit of a file changes the digest of a label."""
     kept: dict[Path, str] = {}
 
     def changed(label: str, file: str, old: str, new: str) -> bool:
@@ -157,7 +157,7 @@ def test_names_of_local_variables_mean_nothing(old, new):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ("def f(x): return x", "def f(y): return y"),  # a caller may name it
+        ("def f(x): return x", "def f(y): return y"),  # a caller may use it as a keyword
         ("def f():\n x = 1; y = 2\n return x", "def f():\n x = 1; y = 2\n return y"),
         ("def f():\n x = 1\n return x, y", "def f():\n y = 1\n return y, y"),
         ("def f():\n global x\n x = 1", "def f():\n global y\n y = 1"),
@@ -247,7 +247,7 @@ def test_training_reaches_its_own_method_and_engine_and_no_other():
 
 
 def test_what_is_left_out_is_there():
-    """A name that is gone would leave out nothing without a word."""
+    """A stale name would silently exclude nothing."""
     package = Package(ROOT / "src/soma")
     for full in LEFT_OUT:
         _, module, name = package.locate(full)
@@ -269,7 +269,7 @@ def test_every_label_of_a_campaign_has_a_digest(overlay, tmp_path):
     engine = "cpu" if overlay == "toy" else "triton"
     assert {f"train/spsa/{engine}", f"train/bptt/{engine}", "train/eggroll", f"evaluate/{engine}"} <= labels
     assert {label.split("/")[0] for label in labels} == set(STEPS)
-    assert all(code(label) in found for label in labels)  # a label is enough to ask again
+    assert all(code(label) in found for label in labels)  # a label is enough to compute it again
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_the_engine_is_the_one_that_a_run_recorded(tmp_path):
     assert repr(trained) == repr(code("train/spsa/cpu"))
     write_json(tmp_path / run.id / part / "run.json", {"engine": "torch"})
     assert codes.train(run, part) == code("train/spsa/torch")
-    assert repr(trained) == repr(code("train/spsa/torch"))  # Snakemake writes it down when the job is done
+    assert repr(trained) == repr(code("train/spsa/torch"))  # Snakemake records it when the job is done
     assert codes.evaluate([run]) == code("evaluate/torch")
     assert codes.evaluate([run, plan.runs["soma-n4-s0"]]) == code("evaluate/cpu+torch")
     assert json.loads(json.dumps(trained)) == "" + trained

@@ -14,7 +14,7 @@ THETA, HEAD = (torch.stack(t) for t in zip(*(initialise(SPEC, Stream.named(s, "i
 
 
 def probabilities(expert):
-    """p_e of every target of every window, from the reference engine."""
+    """Return p_e of every target of every window, from the reference engine."""
     tokens = WINDOWS[None]
     losses = create("reference").token_losses(SPEC, THETA[expert : expert + 1], HEAD[expert : expert + 1], tokens)
     return np.exp(-losses[0])
@@ -40,7 +40,7 @@ def test_mixture_of_one_is_that_one_and_never_worse_than_the_worst():
 
 
 def test_only_scored_bytes_count():
-    """The loss of output position R is of byte R + 1; changing the last byte changes only the last loss."""
+    """The loss at output position R belongs to byte R + 1; changing the last byte changes only the last loss."""
     selected = np.zeros((7, 1), int)
     before = selected_losses(lstm_losses(create("torch"), SPEC, THETA, HEAD), WINDOWS, selected, PREFIX)
     changed = WINDOWS.copy()

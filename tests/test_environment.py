@@ -1,4 +1,4 @@
-"""The lock, pyproject.toml and environment.yml say the same, and a machine with any build of torch can install them."""
+"""The lock, pyproject.toml and environment.yml agree, and can be installed with any build of torch."""
 
 import re
 import tomllib

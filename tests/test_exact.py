@@ -1,4 +1,4 @@
-"""Functions from basic operations against the library's, and against their own bits in any company."""
+"""Functions made of basic operations agree with the library's, and give the same bits in arrays of any content."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_power(base, exponent):
 def test_functions(own, library, x):
     got = own(x)
     np.testing.assert_allclose(got, library(x), rtol=5e-15, atol=1e-15)
-    np.testing.assert_array_equal(own(x[7:19]), got[7:19])  # an array's other numbers change nothing
+    np.testing.assert_array_equal(own(x[7:19]), got[7:19])  # the other numbers of an array change nothing
 
 
 def test_exact_values():
@@ -48,7 +48,7 @@ def test_exact_values():
 
 
 def test_what_is_not_a_number_stays_so():
-    """A run that failed must not come out with a loss."""
+    """A failed run must not produce a finite loss."""
     nan = np.array([np.nan])
     assert np.isnan([exact.log(nan), exact.exp(nan), exact.root(nan, 10), exact.mean(nan)]).all()
     assert np.isinf(exact.root(np.array([np.inf]), 10)).all()

@@ -1,4 +1,4 @@
-"""Records as this version of Snakemake writes and reads them, and which of them come back."""
+"""Records in the format of this version of Snakemake, and which of them are restored."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from soma.workflow import provenance
 
 RESULTS = Path("results/one")
 LONG = f"{RESULTS}/{'long-name/' * 30}file.txt"
-"""Its record needs a folder: the name in base64 is longer than a file system allows."""
+"""A path whose record needs a folder, because its name in base64 is longer than a file system allows."""
 
 
 @pytest.fixture
 def snakemake(tmp_path, monkeypatch):
-    """Snakemake's own store of records, in an empty folder."""
+    """Return Snakemake's own store of records, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return FilePersistence(path=tmp_path / ".snakemake")
 
@@ -68,11 +68,11 @@ def test_records_come_back_for_the_files_that_they_are_about(snakemake):
     assert params(snakemake, other) == ["new"]
     assert (Path(folder) / ".snakemake_timestamp").stat().st_mtime < 4e8
 
-    # Not all belonged to the files here, so it looks again; now they do.
+    # Not all records matched the files, so it checks again; now they do.
     Path(other).write_text("text")
     provenance.unpack(RESULTS)
     assert params(snakemake, other) == ["old"]
-    # What Snakemake has recorded since is newer than a version that was handed over.
+    # Records that Snakemake has written since are newer than the unpacked ones.
     make(snakemake, same, "newest")
     provenance.unpack(RESULTS)
     assert params(snakemake, same) == ["newest"]

@@ -1,4 +1,4 @@
-"""Rules about the code itself: what may import what, what must not appear at all, and what is kept beside it."""
+"""Rules about the code itself: allowed imports, forbidden constructs, and files beside the code."""
 
 import ast
 import hashlib
@@ -101,7 +101,7 @@ def test_no_pickle_and_no_global_generator():
 
 
 def test_no_test_module_is_imported_by_another():
-    """Helper modules beside them hold what several share."""
+    """Helper modules beside the tests contain shared code."""
     tests = {path.stem for path, _ in modules(ROOT / "tests") if path.name.startswith("test_")}
     imports = [(path.name, name) for path, tree in modules(ROOT / "tests") for name in imported(tree)]
     assert [(file, name) for file, name in imports if tests & set(name.split("."))] == []
@@ -118,7 +118,7 @@ def test_no_test_runs_text_as_code():
 
 
 class Payload:
-    """What unpickling it would run."""
+    """An object whose unpickling would create a file."""
 
     def __init__(self, path):
         self.path = path
@@ -128,7 +128,7 @@ class Payload:
 
 
 def test_a_pickle_in_an_array_is_refused_and_not_run(tmp_path):
-    """Also where the manifest says that it belongs there."""
+    """This holds even if the manifest lists the pickle."""
     objects = np.array([Payload(tmp_path / "ran")], dtype=object)
     np.savez(tmp_path / "router.npz", centroids=objects, prices=objects, sizes=objects)
     seal(tmp_path, "router", {"features": "f", "settings": {"assignment": "nearest"}}, ["router.npz"])

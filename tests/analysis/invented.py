@@ -1,4 +1,4 @@
-"""Per-document rows and costs of a campaign whose answers are known."""
+"""Invented per-document rows and costs of a campaign with known results."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS, BYTES = 12, 100
 
 Advantage = Callable[[str, RunSpec, int, str, int], float]
-"""Nats per byte that a loss is lower by: of (arm, run, update, iterate, k)."""
+"""Nats per byte by which a loss is lower, as a function of (arm, run, update, iterate, k)."""
 
 
 def toy_plan() -> Plan:
@@ -26,7 +26,7 @@ def toy_plan() -> Plan:
 
 
 def losses(plan: Plan, arms, advantage: Advantage, set_="test") -> pd.DataFrame:
-    """The same hardness of every document for all runs, less the advantage."""
+    """A loss per document that is the same for all runs, minus the advantage."""
     generator, out, seen = np.random.default_rng(0), [], set()
     hardness = generator.normal(2.5, 0.2, DOCUMENTS)
     for arm in arms:
@@ -49,10 +49,10 @@ def costs(
     preprocessing: float = 0.1,
     devices: Mapping[str, int] = MappingProxyType({}),
 ) -> pd.DataFrame:
-    """Time in proportion to operations.
+    """Costs whose time is proportional to operations.
 
     Args:
-        devices: how many work on a run, by its id, where that is not 1.
+        devices: number of devices per run id, if it is not 1.
     """
 
     def record(run: RunSpec, part: str) -> dict:

@@ -14,9 +14,9 @@ SPEC = LSTMSpec(4, 1, 4)
 
 
 def ensemble(experts, *shape, spec=SPEC, heads=1):
-    """Bodies [N, M], heads [heads, V, H] and bytes `shape`, of which 16 values occur.
+    """Return bodies [N, M], heads [heads, V, H] and bytes of shape `shape` with 16 different values.
 
-    Gains are off their initial 1 and everything is larger, so that the gradient is not the same everywhere.
+    Gains differ from their initial 1 and all weights are larger, so that the gradient varies over the coordinates.
     """
     pairs = [lstm.initialise(spec, Stream.named(e, "init")) for e in range(max(experts, heads))]
     theta, head = (torch.stack(x) for x in zip(*pairs, strict=True))
@@ -26,6 +26,6 @@ def ensemble(experts, *shape, spec=SPEC, heads=1):
 
 
 def assert_near(value, error, expected, what):
-    """Within four standard errors, which must themselves be small."""
+    """Assert that a mean is within four standard errors, and that these are small."""
     assert abs(value - expected) < 4 * error, f"{what}: {value:.4g} against {expected:.4g} ± {error:.2g}"
     assert error < 0.06 * expected, f"{what}: too few draws to tell, {expected:.4g} ± {error:.2g}"

@@ -22,7 +22,7 @@ def test_draws_are_paired_and_seeded():
     bootstrap = DocumentBootstrap(weights, 1000, Stream.named(0, "b"))
     draws = bootstrap.ratios(nats)
     difference = draws[:, 1] - draws[:, 0]
-    assert np.allclose(difference, 0.01, atol=1e-12)  # what documents share cancels
+    assert np.allclose(difference, 0.01, atol=1e-12)  # the part that all runs share cancels
     assert draws[:, 0].std() > 0.02
     assert np.array_equal(draws, bootstrap.ratios(nats))
 

@@ -1,4 +1,4 @@
-"""What a run costs where several devices work on it."""
+"""Costs of runs that use several devices."""
 
 import pytest
 
@@ -9,8 +9,10 @@ PLAN = toy_plan()
 
 
 def test_all_devices_are_charged_for_all_of_the_time():
-    """Three work on a monolith, two on the seed run that it starts from: their seconds count for each of them, waiting
-    included; the clock and the arithmetic are those of one."""
+    """Three devices train a monolith and two its seed run.
+
+    Device time counts the seconds of every device, including waiting; elapsed time and operations count once.
+    """
     run = PLAN.arm_runs["spsa-n1-p8"][0]
     many = {run.id: 3, run.start: 2}
     found = (costs(PLAN, devices=devices) for devices in ({}, many))

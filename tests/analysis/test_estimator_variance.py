@@ -1,4 +1,4 @@
-"""Estimators of one gradient against the formulas for their variance, on a tiny expert in float64."""
+"""Variances of gradient estimators agree with their formulas, on a tiny expert in float64."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_variance_and_bias_of_every_kind_of_probe():
         # The noise of the mean has the squared norm v / R, with a relative spread of about (2 / M)^0.5.
         assert abs(row.relative_bias2) < 6 * row.relative_variance / repeats * (2 / M) ** 0.5
         assert (row.n_pert, row.forwards, row.repeats) == (n, 2 * n, repeats)
-        # g_hat = g + noise, almost orthogonal to it
+        # g_hat = g + noise, and the noise is almost orthogonal to g
         assert row.cosine == pytest.approx((1 + row.relative_variance) ** -0.5, rel=0.2)
 
 
@@ -56,7 +56,7 @@ def test_columns_are_what_they_say_for_estimates_one_by_one():
 
 
 def test_differences_of_one_kind_of_probe():
-    """With small steps one side is as good as two; with large ones its error shows, and a pair of updates has none."""
+    """One-sided differences match two-sided ones for small steps, and have an error for large ones; pairs have none."""
     settings = [(d, "dense", d, 4) for d in ("central", "one-sided", "curvature", "alternating")]
     small, large = (rows(settings, 40, eps) for eps in (1e-5, 0.3))
     assert list(small.forwards) == [8, 5, 9, 10]

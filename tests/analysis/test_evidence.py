@@ -1,4 +1,4 @@
-"""From measured rows to the differences of each claim: the right rows, and the sign that the claim says is negative."""
+"""Each claim's differences come from the right measured rows, and are negative if the claim holds."""
 
 import numpy as np
 import pandas as pd
@@ -14,11 +14,11 @@ from tests.analysis.invented import ROOT
 PLAN = make_plan(load(ROOT / "config/config.yaml"))
 P = PLAN.config.products
 SIGNS = (1.0, 1.01, 0.99)
-"""Of three seeds that agree."""
+"""Relative differences of three seeds that agree."""
 
 
 def compared(mean: float, **where) -> dict:
-    """A row of `contrasts.contrast` whose intervals lie on the side of its mean."""
+    """Return a row of `contrasts.contrast` whose intervals lie on the same side of zero as its mean."""
     ends = dict.fromkeys(("low", "seed_low"), mean - abs(mean) / 2) | dict.fromkeys(
         ("high", "seed_high"), mean + abs(mean) / 2
     )
@@ -26,7 +26,7 @@ def compared(mean: float, **where) -> dict:
 
 
 class Rows:
-    """Measurements of a campaign in which every claim holds (`side` 1), or the opposite of it (−1)."""
+    """Return measurements of a campaign in which every claim holds (`side` 1), or its opposite (−1)."""
 
     def __init__(self, side: int) -> None:
         self.side = side
@@ -36,7 +36,7 @@ class Rows:
 
     def differences(self):
         own = {"set": ["test", "external"], "iterate": ["last", "average"]}
-        # Averaged iterates, other sets and other arms say the opposite, and are not asked.
+        # Averaged iterates, other sets and other arms have the opposite sign, and must not be read.
         for set_ in own["set"]:
             for iterate in own["iterate"]:
                 for other in (*P.fixed_size.against, *P.fixed_size.also):
@@ -89,7 +89,7 @@ class Rows:
     def sweep_differences(self):
         for axis in ("experts", "n_pert", "batch", "aggregate", "per expert"):
             yield compared(-0.1 * self.side, axis=axis, larger=4, smaller=1)
-        yield compared(0.1 * self.side, axis="aggregate", larger=8, smaller=1) | {"seeds": 0}  # nothing in common
+        yield compared(0.1 * self.side, axis="aggregate", larger=8, smaller=1) | {"seeds": 0}  # no common values
 
     def inference(self):
         for arm in P.inference.arms:

@@ -46,7 +46,7 @@ def test_pairs_against_each_pair_alone():
         assert row.gain == pytest.approx((row.first_loss + row.second_loss) / 2 - mixture, rel=1e-10)
         assert row.gain == pytest.approx(np.log(np.cosh((all_[:, e] - all_[:, f]) / 2)).mean(), rel=1e-10)
         assert row.correlation == pytest.approx(np.corrcoef(residuals[e], residuals[f])[0, 1], rel=1e-10)
-    assert (rows.gain > 0).all()  # by Jensen
+    assert (rows.gain > 0).all()  # by Jensen's inequality
     pd.testing.assert_frame_equal(rows, pairs([all_]), rtol=1e-10)
 
 
@@ -67,7 +67,7 @@ def test_an_expert_and_its_copy_gain_nothing():
 
 
 def two_families(experts, seed, shared=1.0):
-    """Experts of two families that err together; within a family there is less to gain."""
+    """Build experts of two families with shared errors; averaging within a family gains less."""
     generator = np.random.default_rng(seed)
     errors = shared * generator.normal(size=(400, 2, 10))[:, np.arange(experts) % 2]
     return 8 + errors + generator.normal(size=(400, experts, 10))
@@ -100,7 +100,7 @@ def test_the_p_value_is_uniform_without_a_relation():
     first, second = np.triu_indices(7, 1)
     generator, values = np.random.default_rng(0), []
     for trial in range(200):
-        # Both measures depend on the experts, so pairs are far from independent.
+        # Both measures depend on the experts, so pairs are not independent.
         one, other = (generator.normal(size=7) for _ in range(2))
         rows = pd.DataFrame({"first": first, "second": second, "correlation": one[first] + one[second]})
         values.append(complementarity(rows.assign(gain=other[first] + other[second]), 99, trial).p_value[0])

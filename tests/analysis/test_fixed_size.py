@@ -1,4 +1,4 @@
-"""The summary on invented per-document rows whose answers are known."""
+"""The summary of invented per-document rows with known results."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ DOCUMENTS, BYTES = 12, 100
 
 
 def rows(advantage=0.1, noise=0.0):
-    """SOMA is better than every other arm by `advantage` nats per byte at the end, on every document."""
+    """Make SOMA better than every other arm by `advantage` nats per byte at the end, on every document."""
     generator, out = np.random.default_rng(0), []
     hardness = generator.normal(2.5, 0.2, DOCUMENTS)
     for arm in PLAN.config.products.fixed_size.arms:

@@ -37,7 +37,7 @@ def test_variances_of_both_losses_against_estimates_one_by_one():
 
 
 def test_a_summed_loss_has_n_times_the_variance():
-    """Proposition 1 on a real model (docs/paper.md section 6), and that the jackknife's error is right."""
+    """Proposition 1 holds on a real model (docs/paper.md section 6), and the jackknife's standard error is right."""
     theta, head, tokens = ensemble(4, 4, 2, 4)
     rows = separable_variance(TorchEngine(CPU), SPEC, theta, head, tokens, 1e-3, 4, 400, 0).set_index("quantity")
     m = 4 * SPEC.size
@@ -79,7 +79,7 @@ def test_every_coordinate_can_be_perturbed():
 
 
 def linear(noise, coordinates=32, probes=2048, sequences=8, experts=4):
-    """A pool of objectives linear in the parameters, whose sequences differ by `noise`."""
+    """Return a pool of objectives that are linear in the parameters, with sequences that differ by `noise`."""
     stream = Stream.named(0, "linear")
 
     def normal(direction, *shape):
@@ -94,7 +94,7 @@ def linear(noise, coordinates=32, probes=2048, sequences=8, experts=4):
 
 @pytest.mark.parametrize("noise", [0.5, 2.0])
 def test_the_batch_probe_formula(noise):
-    """a/n + nu/B + a nu/(nB), for groups of 1, 2 and 4 experts and every split of the product."""
+    """The variance is a/n + nu/B + a nu/(nB), for groups of 1, 2 and 4 experts and every split of the product."""
     rows = batch_probe_trade_off(linear(noise), 32, 2000, 0)
     assert list(rows.batch) == [1, 2, 4, 8, 16, 32] * 3
     assert (rows.batch * rows.n_pert).eq(32).all()
@@ -107,7 +107,7 @@ def test_the_batch_probe_formula(noise):
 
 @pytest.mark.parametrize(("noise", "best"), [(0.1, 1), (0.5, 1), (2.0, 2), (5.0, 4)])
 def test_the_best_split_is_measured_where_it_is_predicted(noise, best):
-    """B* = clamp(sqrt(K nu / a), 1, K) is the minimum of the formula, and the measured minimum is next to it."""
+    """B* = clamp(sqrt(K nu / a), 1, K) minimises the formula, and the measured minimum is next to it."""
     pool = linear(noise)
     own = batch_probe_trade_off(pool, 32, 2000, 1, groups=(1,))
     nu, a = own.nu[0], 31

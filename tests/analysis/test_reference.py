@@ -18,7 +18,7 @@ TIMES = ["aggregate_seconds", "elapsed_seconds"]
 
 
 def text(expert, index):
-    """Two sequences of five bytes."""
+    """Return two sequences of five bytes."""
     bytes_ = 97 + Stream.named(3, "text").integers(10, 16, expert=expert, direction=index)
     return bytes_.astype(np.uint8).reshape(2, 5)
 
@@ -58,7 +58,7 @@ def test_against_estimates_one_by_one(kind):
 
 
 def test_on_one_text_the_error_is_the_variance_of_section_6():
-    """(d - 1) / n_pert, and 1 / A of it for A accumulated batches, each with directions of its own."""
+    """The error is (d - 1) / n_pert, divided by A for A accumulated batches, each with its own directions."""
     theta, head, _ = ensemble(2, 1)
     settings = [(4, 2), (12, 2), (4, 6)]
     rows = estimate_errors(TORCH, SPEC, theta, head, one_text, settings, 100, 2, 1e-3, 0, "dense")
@@ -68,7 +68,7 @@ def test_on_one_text_the_error_is_the_variance_of_section_6():
 
 
 def test_times_are_summed_over_experts_and_those_of_the_slowest():
-    """A clock that says 1 s for the warm-up, then 1, 2, 4 s for three experts in the second repeat of three."""
+    """The clock shows 1 s for the warm-up, then 1, 2, 4 s for three experts in the second repeat of three."""
     theta, head, _ = ensemble(3, 1)
     seconds = [100, *(9, 9, 9), *(1, 2, 4), *(0.5, 0.5, 0.5)] * 2
     ticks = itertools.accumulate(x for s in seconds for x in (1000, s))

@@ -1,4 +1,4 @@
-"""Controls, continuations, sweeps and searches on invented rows whose answers are known."""
+"""Controls, continuations, sweeps and searches on invented rows with known results."""
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,7 @@ def test_controls_say_which_side_is_better():
 
 
 def test_charging_the_seed_run_moves_the_budget_to_the_left():
-    """Losses that fall linearly with operations, so that interpolation is exact."""
+    """Return losses that fall linearly with operations, so that interpolation is exact."""
 
     def advantage(arm, run, update, iterate, k):
         return run.operations(update) * 1e-12
@@ -42,7 +42,7 @@ def test_charging_the_seed_run_moves_the_budget_to_the_left():
     found = controls.differences(PLAN, rows, costs(PLAN)).set_index(["control", "ours"])
     seeds = {arm: PLAN.runs[PLAN.arm_runs[arm][0].start] for arm in ("soma-n2", "spsa-n1-p8")}
     seed = {arm: run.operations(run.updates) for arm, run in seeds.items()}
-    # At one total, the arm with the cheaper seed run has more operations left for its own updates.
+    # At the same total, the arm with the cheaper seed run has more operations left for its own updates.
     expected = (seed["soma-n2"] - seed["spsa-n1-p8"]) * 1e-12
     row = found.loc[("B5", "soma-n2, equal operations with the seed run")]
     assert row["difference"] == pytest.approx(expected, rel=1e-6)
@@ -102,7 +102,7 @@ SWEPT = PLAN.groups["sweep"]
 
 
 def falling(arm, run, update, iterate, k):
-    """Lower with experts at equal updates, higher at equal operations."""
+    """Return losses that fall with the number of experts at equal updates, but rise at equal operations."""
     return 0.01 * update + 0.02 * run.experts
 
 
@@ -110,7 +110,7 @@ def test_sweeps_compare_neighbours_at_equal_updates_and_ends_at_equal_operations
     found = scaling.differences(PLAN, losses(PLAN, SWEPT, falling, "validation")).set_index(["axis", "larger"])
     assert found.loc[("experts", 2), "difference"] == pytest.approx(-0.02)
     assert found.loc[("per expert", 4), "difference"] == pytest.approx(-0.06)
-    # N = 1 has taken four times the updates of N = 4 at the same operations.
+    # N = 1 has done four times the updates of N = 4 at the same operations.
     first = PLAN.arm_runs["sweep-n4"][0].milestones[0]
     assert found.loc[("aggregate", 4), "difference"] == pytest.approx(-(0.01 * 3 * first - 0.06))
 

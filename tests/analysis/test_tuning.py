@@ -1,4 +1,4 @@
-"""The equal search (Tables 6 and 7, claim C3) on invented losses whose answers are known, and how equal it is."""
+"""The equal search (Tables 6 and 7, claim C3) on invented losses with known results, and a check that it is equal."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ SOMA, SPSA = ([*T.variants(base)] for base in T.bases)
 
 
 def rows(advantage, arms=PLAN.groups["tuning"], set_="validation"):
-    """Losses lower by `advantage(arm, run)`; averages and other k, which nobody should look at, are better."""
+    """Return losses lower by `advantage(arm, run)`; averages and other k, which must not be read, are better."""
 
     def better(arm, run, update, iterate, k):
         return advantage(arm, run) if iterate == "last" and k == PLAN.arms[arm].active else 1.0
@@ -36,7 +36,7 @@ def chosen(found):
 
 
 def favour(*arms):
-    """The named settings are best by 0.1, and seeds differ by 0.01."""
+    """Make the named settings best by 0.1; seeds differ by 0.01."""
     return lambda arm, run: 0.1 * (arm in arms) - 0.01 * run.seed
 
 
@@ -54,7 +54,7 @@ def test_the_best_setting_is_chosen_and_an_edge_of_the_grid_is_flagged(lr, eps, 
     assert best["edge"] == edge
     assert set(found.loc[~found["chosen"], "edge"]) == {""}
     assert best["loss"] == pytest.approx(own["loss"].drop(place).mean() - 0.1)
-    assert np.allclose(found["sd"], 0.01)  # of seeds 0, 1, 2
+    assert np.allclose(found["sd"], 0.01)  # for seeds 0, 1, 2
     assert (found["failed"] == 0).all()
 
 
@@ -95,7 +95,7 @@ def test_every_seed_of_both_chosen_settings_is_compared():
 
 
 def test_what_is_tested_is_every_seed_of_what_the_table_calls_chosen_and_nothing_else(tmp_path):
-    for arms in ((SOMA[0], SPSA[5]), (SOMA[3], SPSA[3]), ()):  # in the last all are equal, and the first of each wins
+    for arms in ((SOMA[0], SPSA[5]), (SOMA[3], SPSA[3]), ()):  # in the last case all are equal: the first wins
         validation = rows(favour(*arms))
         validation.to_parquet(tmp_path / "tuning.parquet")
         write_json(tmp_path / "settings.json", settings_files(PLAN)["choose"])
@@ -119,8 +119,8 @@ def test_every_setting_has_the_same_seeds_and_operations(overlay):
         runs = [run for name in names for run in plan.arm_runs[name]]
         assert [run.seed for run in runs] == [*product.seeds] * len(names)
         same = {run.settings.model_copy(update={"lr": 0.0, "eps": 0.0}).model_dump_json() for run in runs}
-        assert len(same) == 1  # nothing but lr and eps differs
+        assert len(same) == 1  # only lr and eps differ
         assert len({(run.updates, run.operations(run.updates)) for run in runs}) == 1
         spent.append((runs[0].operations(runs[0].updates), runs[0].operations(1)))
     (ours, step), (theirs, other_step) = spent
-    assert abs(ours - theirs) < max(step, other_step)  # whole updates: equal to less than one
+    assert abs(ours - theirs) < max(step, other_step)  # equal up to one update

@@ -36,7 +36,7 @@ def test_the_double_engine_is_the_reference_in_batches():
     theta, head, tokens = ensemble(2, 2, 3, 70, heads=2)
     probes = Probes(SPEC, Stream.named(0, "probe"), "sparse", 0, (0, 1), range(3))
     arguments = (SPEC, theta, head, tokens)
-    exact = ReferenceEngine().losses(*arguments, probes, [2**-10] * 2)  # a step that float32 holds
+    exact = ReferenceEngine().losses(*arguments, probes, [2**-10] * 2)  # a step that float32 represents exactly
     assert np.allclose(DOUBLE.losses(*arguments, probes, [2**-10] * 2), exact, rtol=1e-14)
     for what in ("token_losses", "hidden"):
         found, expected = (np.asarray(getattr(e, what)(*arguments)) for e in (DOUBLE, ReferenceEngine()))
@@ -77,7 +77,7 @@ def test_against_single_estimates_one_by_one(kind):
 
 @pytest.mark.parametrize("kind", ["sparse", "dense", "gaussian"])
 def test_the_formula_of_section_6_and_one_over_n_pert(kind):
-    """Also that E x = diag(q) g: the error is taken about it."""
+    """The mean is diag(q) g, and the error is measured from this mean."""
     theta, head, chunks = ensemble(3, 1, 3, 2, 9)
     rows = ensemble_variance(SPEC, theta, head, chunks, {"fp64": (DOUBLE, 1600)}, 1e-3, (1, 4), 0, kind)
     for row in rows.itertuples():

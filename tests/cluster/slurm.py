@@ -1,4 +1,4 @@
-"""A Slurm cluster of one node on the loopback interface, with daemons, ports, keys and folders of its own."""
+"""A Slurm cluster of one node on the loopback interface, with its own daemons, ports, keys and folders."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ NodeName={host} NodeAddr=127.0.0.1 CPUs=4 RealMemory=128000 Gres=gpu:4
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 DEVICES = ("null", "zero", "full", "random")
-"""Files that every machine has, in place of GPUs."""
+"""Files that exist on every machine, used in place of GPUs."""
 
 
 class Slurm:
-    """Started by `start`, stopped by `stop`; `environment` is what its commands need."""
+    """A cluster between `start` and `stop`; its commands need the variables in `environment`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -65,13 +65,13 @@ class Slurm:
         key = self.folder / "munge.key"
         key.write_bytes(secrets.token_bytes(1024))
         key.chmod(0o600)
-        # The jobs' srun looks for the configuration where an installed Slurm has it: the plugin clears its environment.
+        # The plugin clears the environment, so the jobs' srun reads the configuration from its default location.
         wrapper = self.folder / "bin/srun"
         srun = shutil.which("srun", path=SEARCH)
         wrapper.write_text(f'#!/bin/sh\nSLURM_CONF={self.folder}/slurm.conf exec {srun} "$@"\n')
         wrapper.chmod(0o755)
         own = [f"--{name}-file={self.folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
-        # By force, since a folder of pytest is closed to other users.
+        # Forced, because pytest's folders are closed to other users.
         self._spawn("munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket", *own)
         self.wait_for(lambda: (self.folder / "munge.socket").exists(), "munged")
         self._spawn("slurmctld", "-D")
@@ -90,7 +90,7 @@ class Slurm:
             self._kill_orphans()
 
     def run(self, *words: str) -> str:
-        """What a command of Slurm prints."""
+        """Return the output of a Slurm command."""
         command = [shutil.which(words[0], path=SEARCH) or words[0], *words[1:]]
         done = subprocess.run(
             command, env=os.environ | self.environment, capture_output=True, text=True, check=False, timeout=60
@@ -98,13 +98,13 @@ class Slurm:
         return done.stdout + done.stderr
 
     def job(self, comment: str) -> str:
-        """The running job with a comment, as the plugin writes them."""
+        """Return the running job with this comment, which the plugin sets."""
         lines = self.run("squeue", "--noheader", "--states=running", "--format=%i %k").splitlines()
         (job,) = [line.split()[0] for line in lines if line.split()[1] == comment]
         return job
 
     def start_now(self, job: str) -> None:
-        """A job that was queued again waits two minutes otherwise."""
+        """Release a requeued job, which would otherwise wait two minutes."""
         waiting = ("squeue", "--noheader", "--states=pending", f"--jobs={job}")
         self.wait_for(lambda: self.run(*waiting).strip(), "the queue")
         self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
@@ -118,7 +118,7 @@ class Slurm:
         raise AssertionError(f"waited too long for {what}:\n{said}")
 
     def _kill_orphans(self) -> None:
-        """Processes of jobs that Slurm lost sight of: Snakemake can lock up when SIGTERM meets a job's error."""
+        """Kill processes that Slurm no longer tracks: Snakemake can hang if SIGTERM arrives during a job's error."""
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if f"PATH={self.folder}/bin:".encode() in (process / "environ").read_bytes():

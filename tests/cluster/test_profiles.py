@@ -1,4 +1,4 @@
-"""What the cluster profiles ask for: sbatch is a stand-in that writes down its arguments and refuses."""
+"""Resources that the cluster profiles request, with a fake sbatch that records its arguments and fails."""
 
 from itertools import pairwise
 
@@ -25,7 +25,7 @@ def test_a_cluster_profile_says_what_the_default_says(name):
 
 
 def submitted(project: Project, *words: str) -> list[list[str]]:
-    """Arguments of every sbatch."""
+    """Return the arguments of every call of sbatch."""
     calls, commands = project.folder / "calls", project.folder / "bin"
     calls.mkdir()
     commands.mkdir()
@@ -40,7 +40,7 @@ def submitted(project: Project, *words: str) -> list[list[str]]:
 
 
 def value(call: list[str], option: str) -> str:
-    """Of `--option=value` or `--option value`; the last one counts."""
+    """Return the value of `--option=value` or `--option value`; the last one counts."""
     for word, following in reversed(list(pairwise([*call, ""]))):
         if word == option:
             return following

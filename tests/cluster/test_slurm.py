@@ -1,5 +1,6 @@
-"""The workflow through sbatch, on a Slurm that the test starts, from raw text to a table: lost jobs continue, and what
-comes out has the bytes of a local run on one core."""
+"""The workflow through sbatch, from raw text to a table, on a Slurm that the test starts.
+
+Lost jobs continue, and the outputs have the bytes of a local run on one core."""
 
 import random
 import subprocess
@@ -17,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (apt-get install slurm-wlm munge)"),
 ]
 
-ARM = {"operations": None, "updates": 250, "seeds": [0], "width": 16}  # some seconds: long enough to be caught
+ARM = {"operations": None, "updates": 250, "seeds": [0], "width": 16}  # takes some seconds: long enough to interrupt
 CAMPAIGN = {
     "campaign": "tiny",
     "compute": {"experts_per_job": 1, "ddpp": 2, "save_every": 0.2},
@@ -44,11 +45,11 @@ RULES = [
     *("download", "encode", "evaluation_set", "features", "vectors", "build_router", "assign", "shard"),
     *("train_seed", "train_expert_with_leg", "evaluate", "measure", "summarise", "table"),
 ]
-"""All but `choose`, `evaluate_chosen`, `figure` and those that need a whole campaign."""
+"""Rules that the test runs: all except `choose`, `evaluate_chosen`, `figure` and those that need a whole campaign."""
 TARGETS = ["results/tiny/tables/table12.md", "results/tiny/measurements/serving.parquet"]
 EVALUATED = [f"evaluation/test/{arm}.parquet" for arm in ("soma-n2", "spsa-n1-p8")]
 QUICK = ["--slurm-init-seconds-before-status-checks", "6", "--latency-wait", "5", "--set-threads", "measure=4"]
-"""The profile is for jobs of hours, on nodes with many cores."""
+"""Options that adapt the profile, which is meant for long jobs on nodes with many cores."""
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def slurm(tmp_path_factory):
 
 
 def checkout(folder: Path) -> Project:
-    """A checkout with a campaign on text of two subjects."""
+    """Return a checkout with a campaign on text about two subjects."""
     project = Project(folder)
     assert project.overlay(CAMPAIGN) == OVERLAY
     draw = random.Random(0)
@@ -75,7 +76,7 @@ def checkout(folder: Path) -> Project:
 
 
 def test_lost_jobs_continue_and_end_with_the_same_bytes(slurm, tmp_path):
-    """One is cancelled, one gets the signal that precedes a time limit, one is queued again by Slurm itself."""
+    """One job is cancelled, one receives the signal that precedes a time limit, and one is requeued by Slurm."""
     project, undisturbed = (checkout(tmp_path / name) for name in ("slurm", "local"))
     command = project.command("snakemake", *TARGETS, "--workflow-profile", "profiles/slurm", *QUICK)
     requeued = ""
@@ -103,13 +104,13 @@ def test_lost_jobs_continue_and_end_with_the_same_bytes(slurm, tmp_path):
                 time.sleep(0.05)
             slurm.start_now(requeued)
             local = [f"results/tiny/{name}" for name in EVALUATED]
-            undisturbed.snakemake(*local, config=OVERLAY, cores=1)  # while Snakemake waits to look again
+            undisturbed.snakemake(*local, config=OVERLAY, cores=1)  # while Snakemake waits before its next poll
             assert snakemake.wait(timeout=900) == 0
         finally:
             snakemake.kill()
             snakemake.wait()
             said = Path(out.name).read_text()
-            print(said[-6000:])  # of a failed test pytest shows it
+            print(said[-6000:])  # pytest shows it if the test fails
     logs = {part: project.folder / f"results/tiny/logs/train-{part.replace('/', '-')}.log" for part in PARTS}
     assert [part for part, log in logs.items() if "continuing after update" not in log.read_text()] == []
     assert said.count("Trying to restart job") == 2

@@ -11,7 +11,7 @@ from corpora import write_fineweb_file
 
 @pytest.fixture
 def fineweb(tmp_path: Path) -> Path:
-    """A local copy of the data set: sample/100BT with four files of six row groups of 20 rows."""
+    """Return a local copy of the data set: sample/100BT with four files of six row groups of 20 rows."""
     root = tmp_path / "fineweb"
     for file in range(4):
         write_fineweb_file(root / "sample" / "100BT" / f"00{file}_00000.parquet", file, groups=6)
@@ -20,7 +20,7 @@ def fineweb(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Callable[..., Path]:
-    """Makes a folder of text files: folder("name", {"a.txt": "text", ...})."""
+    """Return a function that makes a folder of text files: folder("name", {"a.txt": "text", ...})."""
 
     def make(name: str, files: dict[str, str | bytes]) -> Path:
         root = tmp_path / name

@@ -20,17 +20,17 @@ FINEWEB_COLUMNS = (
     "score",
     "int_score",
 )
-ROWS = 20  # of a row group; the real files have 1,000
+ROWS = 20  # rows of a row group; the real files have 1,000
 
 
 def prose(rng: np.random.Generator, length: int) -> str:
-    """Random words: no two texts share a long substring."""
+    """Draw random words, so that no two texts share a long substring."""
     letters = rng.choice(np.frombuffer(b"abcdefghijklmnopqrstuvwxyz      ", np.uint8), length)
     return letters.tobytes().decode()
 
 
 def fineweb_table(file: int, group: int, columns: tuple[str, ...] = FINEWEB_COLUMNS) -> pa.Table:
-    """One row group of a FineWeb-Edu file: ten flat columns, one crawl per group."""
+    """Return one row group of a FineWeb-Edu file: ten flat columns, one crawl per group."""
     rng = np.random.default_rng([file, group])
     values = {
         "text": [f"file {file} group {group} row {row} – " + prose(rng, 80 + 10 * row) for row in range(ROWS)],

@@ -25,7 +25,7 @@ W = 256
 
 @pytest.fixture
 def build(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Runs the whole data layer for one set: build(data, "test") -> manifest; the set is test.parquet."""
+    """Return a function that runs all data steps for one set: build(data, "test") -> manifest; writes test.parquet."""
 
     def run(data: Data, role: Any, seed: int = 0) -> dict[str, Any]:
         for each in ("train", role):
@@ -58,7 +58,7 @@ def test_windows_are_dealt_evenly(seed: int) -> None:
     dealt = deal(capacity, total)
     waiting = list(capacity)
     expected = np.zeros(len(capacity), dtype=int)
-    while total and any(waiting):  # one each per round
+    while total and any(waiting):  # one window each per round
         for i in range(len(capacity)):
             if total and waiting[i]:
                 waiting[i], total = waiting[i] - 1, total - 1
@@ -162,7 +162,7 @@ def test_shared_substrings_move_a_window_or_leave_it_out(
         "clean.txt": document(prose(rng, 128)),
         "moves.txt": document(copied),
         "stays.txt": document(allowed),
-        "goes.txt": prose(rng, 64) + copied + prose(rng, 66),  # 258 bytes: one place more than a window
+        "goes.txt": prose(rng, 64) + copied + prose(rng, 66),  # 258 bytes: one position more than a window
     }
     data = Data(
         train=text(folder("train-text", {"t.txt": train})),
@@ -189,7 +189,7 @@ def test_candidates_by_row_group(fineweb: Path, tmp_path: Path, build: Callable[
 
     data = Data(
         train=source((0, 2), None),
-        # Overlaps with training in file 1, as a mistaken configuration would.
+        # Overlaps with training in file 1, like a wrong configuration.
         test=HeldOut(source=source((1, 4), 12), keep_per_group=2, windows=9),
         window=64,
         prefix=16,

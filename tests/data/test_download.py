@@ -27,7 +27,7 @@ def contents(directory: Path) -> dict[str, str]:
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, part: int, after: int) -> list[str]:
-    """Ctrl-C after some documents of one part, the first time it is read; the list names the parts that were read."""
+    """Press Ctrl-C after some documents of one part at its first read; return the list of parts that were read."""
     read: list[str] = []
 
     def broken(original: Part, stop: bool) -> Callable[[], Iterator[Document]]:
@@ -90,7 +90,7 @@ def test_an_interrupted_download_goes_on_where_it_was(
         "progress.json",
     ]
     (tmp_path / "out.partial" / ".documents-00002.parquet.x1").write_bytes(b"what a kill leaves")
-    (tmp_path / "out").mkdir()  # Snakemake makes the folder of an output beforehand
+    (tmp_path / "out").mkdir()  # Snakemake creates the folder of an output in advance
     read.clear()
     read.append("002_00000.parquet")
     download(source(fineweb), tmp_path / "out")

@@ -13,7 +13,7 @@ from soma.data.screens import share_substring, shared_values, substring_hashes
 
 
 class Windows:
-    """Stands in for TrainWindows."""
+    """A substitute for TrainWindows."""
 
     def __init__(self, rows: NDArray[np.uint8]) -> None:
         self.rows, self.window = rows, rows.shape[1]
@@ -48,7 +48,7 @@ def test_shared_substrings_as_brute_force_finds_them(seed: int, monkeypatch: pyt
     letters = 2 if seed % 2 else 3
     train = rng.integers(0, letters, (40, 30), dtype=np.uint8)
     windows = rng.integers(0, letters, (60, 31), dtype=np.uint8)
-    windows[:5] = 0  # runs: one substring at many places
+    windows[:5] = 0  # runs of one byte: the same substring at many positions
     ids = np.flatnonzero(rng.random(40) < 0.5)
     monkeypatch.setattr(screens, "_CHUNK_BYTES", 30 * 7)
     some = set()
@@ -66,8 +66,8 @@ def test_128_bytes_are_shared_and_127_are_not() -> None:
     windows[0, 385:513] = train[2, 0:128]  # up to the last target
     windows[1, 7:134] = train[3, 100:227]
     windows[2, :128] = train[1, -128:]
-    windows[3, :128] = np.concatenate([train[0, -64:], train[1, :64]])  # two windows of training
-    windows[4, 100:228] = train[0, 100:228]  # window 0 is not asked for
+    windows[3, :128] = np.concatenate([train[0, -64:], train[1, :64]])  # two training windows
+    windows[4, 100:228] = train[0, 100:228]  # window 0 is not among the ids
     found = share_substring(windows, Windows(train), np.array([1, 2, 3]))
     assert found.tolist() == [True, False, True, False, False, False]
 

@@ -241,7 +241,7 @@ def test_truncated_and_foreign_files(fineweb: Path) -> None:
     path.write_bytes(whole[:-100])
     with pytest.raises(SomaError, match=r"000_00000\.parquet cannot be read"):
         read(local(fineweb))
-    path.write_bytes(whole[:200] + bytes(1000) + whole[1200:])  # the footer is whole, a column is not
+    path.write_bytes(whole[:200] + bytes(1000) + whole[1200:])  # the footer is intact, a column is not
     with pytest.raises(SomaError, match=r"000_00000\.parquet cannot be read"):
         read(local(fineweb))
     pq.write_table(pa.table({"text": ["x"], "id": ["y"]}), path)
@@ -252,8 +252,7 @@ def test_truncated_and_foreign_files(fineweb: Path) -> None:
 
 
 class FakeHub:
-    """The Hub's file system, served from a folder; every `fail_every`-th call breaks, every `cut_every`-th one that
-    reads gives half."""
+    """The Hub's file system over a folder; every `fail_every`-th call fails, every `cut_every`-th read is truncated."""
 
     root: ClassVar[Path]
     fail_every: ClassVar[int] = 0
@@ -353,7 +352,7 @@ ROWS_OF_TWO = [
     " = = Gameplay = = \n",
     "",
     " As with previous games : \n",
-    " = not a heading = \n",  # looks like one, but has a neighbour
+    " = not a heading = \n",  # looks like a heading, but is next to text
     "",
     " = Tower = \n",
     "",

@@ -17,7 +17,7 @@ from soma.numerics.rng import Stream
 
 @pytest.fixture
 def train(folder: Any, tmp_path: Path) -> Any:
-    """Encodes a training text and returns its folder."""
+    """Return a function that encodes a training text and returns its folder."""
 
     def make(*texts: bytes) -> Path:
         source = TextSource(source="text", path=str(folder("text", {f"{i}.txt": t for i, t in enumerate(texts)})))

@@ -1,4 +1,4 @@
-"""The examples of docs/extending.md do what the page says."""
+"""The examples of docs/extending.md work as the page says."""
 
 import yaml
 from tests.examples import blocks, imported
@@ -24,7 +24,7 @@ def test_the_method_of_the_example_trains_in_the_same_loop(tmp_path, monkeypatch
     (tmp_path / "sign_spsa.py").write_text(blocks(PAGE, "python")[0])
     monkeypatch.syspath_prepend(tmp_path)
     plain = trained(spec())
-    monkeypatch.setitem(LEARNERS, "spsa", "sign_spsa:SignSPSALearner")  # under a name that the settings know
+    monkeypatch.setitem(LEARNERS, "spsa", "sign_spsa:SignSPSALearner")  # under a name that the settings accept
     assert issubclass(learner_of("spsa"), SPSALearner)
     signed = trainer(spec())
     body, _, _ = signed.learner.gradients(0, [signed.learner._batch(0, 0)], lambda x: [x, x])

@@ -1,4 +1,4 @@
-"""Throw-away git and DVC repositories that hold the project, and a campaign of a minute that they version."""
+"""Throw-away git and DVC repositories that contain the project and version a one-minute campaign."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ RESULTS = Path("results/tiny")
 OVERLAY = "config/tiny.yaml"
 TABLE = RESULTS / "tables/table4.md"
 TARGETS = [str(TABLE)]
-"""One table and all that it rests on: data, routing, training from a seed run, evaluation on three sets."""
+"""One table and with it all its inputs: data, routing, training from a seed run, evaluation on three sets."""
 PHASES = ["figures", "tables", "measurements", "evaluation", "runs", "shards", "routing", "sets", "corpus"]
-"""Folders, last made first."""
+"""Folders in reverse order of creation."""
 
 _TINY: dict[str, Any] = {
     "campaign": "tiny",
@@ -52,7 +52,7 @@ _VERSIONED = ("dvc.yaml", ".dvcignore", ".gitignore", ".gitattributes", ".dvc/co
 
 
 class Repository:
-    """A checkout with DVC."""
+    """A checkout under DVC."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ class Repository:
         }
 
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """A command of this environment, in the folder; returns also what it printed."""
+        """Run a command of this environment in the folder and return the process with its output."""
         module = {"dvc", "snakemake", "soma"} & {words[0]}
         command = Project.command(self, *("soma.cli" if w == "soma" else w for w in words)) if module else list(words)
         done = subprocess.run(
@@ -83,11 +83,11 @@ class Repository:
         return done.stdout + done.stderr
 
     def planned(self) -> dict[str, int]:
-        """Jobs of a dry run by rule."""
+        """Return the jobs of a dry run by rule."""
         return planned_jobs(self.snakemake("-n"))
 
     def configure(self, **sections: dict[str, str]) -> None:
-        """What `dvc config --local` writes, without a second for each value; `_` in a name is a remote's."""
+        """Write settings like `dvc config --local`, which takes a second per value; a name with `_` is a remote's."""
         lines = []
         for name, values in sections.items():
             lines.append(f"['remote \"{name.removeprefix('_')}\"']" if name.startswith("_") else f"[{name}]")
@@ -108,7 +108,7 @@ class Repository:
         return Repository(folder)
 
     def reverse_dates(self, campaign: str = "tiny") -> None:
-        """Date what was made last first, the opposite of what Snakemake expects."""
+        """Give the newest outputs the oldest modification times, the opposite of what Snakemake expects."""
         results = self.folder / "results" / campaign
         paths = sorted(
             (p for p in results.rglob("*") if p.relative_to(results).parts[0] in PHASES),
@@ -118,7 +118,7 @@ class Repository:
             os.utime(path, (1.7e9 + 60 * i,) * 2)
 
     def damaged(self) -> list[Path]:
-        """Objects of DVC's cache that are not what their name says."""
+        """Return the objects of DVC's cache whose content does not match their name."""
         objects = [p for p in (self.folder / ".dvc/cache/files/md5").rglob("*") if p.is_file()]
         assert objects
         return [p for p in objects if hashlib.md5(p.read_bytes()).hexdigest() != p.parent.name + p.stem]
@@ -129,7 +129,7 @@ class Repository:
 
 
 def new_repository(folder: Path) -> Repository:
-    """The project with the tiny campaign run, and nothing committed to DVC."""
+    """Return the project with the tiny campaign run and nothing committed to DVC."""
     Project(folder)
     repository = Repository(folder)
     _write_text(folder / "text")
@@ -141,7 +141,7 @@ def new_repository(folder: Path) -> Repository:
 
 
 def prepare(repository: Repository, campaign: str, overlay: str) -> None:
-    """git and DVC for a campaign of one's own, as docs/dvc.md says."""
+    """Set up git and DVC for a user's own campaign, as in docs/dvc.md."""
     folder = repository.folder
     (folder / ".dvc").mkdir()
     for name in _VERSIONED:
@@ -158,7 +158,7 @@ def prepare(repository: Repository, campaign: str, overlay: str) -> None:
 
 
 def write_metrics(repository: Repository, bump: float) -> None:
-    """What `metrics` and `figure` write, from the tiny campaign's losses, an invented difference and curve."""
+    """Write the outputs of `metrics` and `figure`, from the campaign's losses and an invented difference and curve."""
     losses = pd.read_parquet(repository.folder / RESULTS / "measurements/losses.parquet")
     losses["loss"] += bump
     nan = float("nan")
@@ -181,7 +181,7 @@ def _write_text(folder: Path) -> None:
 
 
 def _keep_what_is_here(path: Path) -> None:
-    """dvc.yaml without the outputs that the tiny campaign's one table does not need."""
+    """Remove the outputs from dvc.yaml that the tiny campaign's one table does not need."""
     pipeline = yaml.safe_load(path.read_text())
     for name, stage in pipeline["stages"].items():
         outputs = [next(iter(o)).replace("${campaign}", "tiny") for o in stage["outs"]]

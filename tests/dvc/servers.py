@@ -1,4 +1,4 @@
-"""Servers on this machine for DVC's clients to talk to: an SSH server and an S3-compatible store."""
+"""Servers on this machine for DVC's clients: an SSH server and an S3-compatible store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbi
 
 @contextmanager
 def ssh_server(folder: Path) -> Iterator[tuple[str, Path]]:
-    """An sshd of this user's own, for one throw-away key. Yields its address and the private key."""
+    """Run an sshd as this user with one throw-away key, and yield its address and the private key."""
     assert SSHD is not None
     for name in ("host", "user"):
         key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)]
@@ -38,14 +38,14 @@ def ssh_server(folder: Path) -> Iterator[tuple[str, Path]]:
     ]
     (folder / "sshd_config").write_text("\n".join(lines) + "\n")
     if os.geteuid() == 0:
-        Path("/run/sshd").mkdir(exist_ok=True)  # where sshd, started as root, separates its privileges
+        Path("/run/sshd").mkdir(exist_ok=True)  # sshd needs this folder for privilege separation if started as root
     with _running([SSHD, "-D", "-e", "-f", str(folder / "sshd_config")], port, folder / "sshd.log"):
         yield f"ssh://{getpass.getuser()}@{HOST}:{port}", folder / "user"
 
 
 @contextmanager
 def s3_server(folder: Path, bucket: str) -> Iterator[str]:
-    """moto's S3 in a process of its own, with an empty bucket. Yields its address."""
+    """Run moto's S3 in its own process with an empty bucket, and yield its address."""
     import boto3
 
     port = _free_port()
@@ -68,7 +68,7 @@ def _free_port() -> int:
 
 @contextmanager
 def _running(command: list[str], port: int, log: Path) -> Iterator[None]:
-    """A process that listens on a port, ended by its id."""
+    """Run a process that listens on a port, and end it by its id."""
     with log.open("w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
     try:

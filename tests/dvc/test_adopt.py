@@ -1,4 +1,4 @@
-"""`soma adopt`: a refactoring keeps its results after a replay, and what changes a number does not."""
+"""`soma adopt` keeps results after a refactoring, and refuses after a change of a number."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def adopt(repository: Repository, *options: str, status: int = 0) -> str:
 
 
 def records(repository: Repository) -> dict[str, str]:
-    """Everything that an adoption may write."""
+    """Return the content of every file that an adoption may write."""
     paths = [repository.folder / RESULTS / name for name in ("provenance.json", "manifest.json", ADOPTIONS)]
     paths += sorted((repository.folder / RESULTS).glob("runs/*/*/run.json"))
     return {str(path): path.read_text() for path in paths if path.exists()}

@@ -1,4 +1,4 @@
-"""What a clone knows: nothing to do after a pull, exactly what an edit touches, and no more than it pulled."""
+"""A clone has nothing to do after a pull, reruns exactly what an edit affects, and records no more than it pulled."""
 
 import json
 
@@ -59,11 +59,11 @@ def test_tables_come_with_git_and_a_new_label_needs_the_evaluation_too(clone):
     records = json.loads(packed(results).read_text())
     assert " of 2 steps (100%) done" in repository.snakemake()
     assert "relabelled" in (repository.folder / TABLE).read_text()
-    assert json.loads(packed(results).read_text()).keys() == records.keys()  # also of what is not here
+    assert json.loads(packed(results).read_text()).keys() == records.keys()  # records of absent files included
 
     refused = repository.run("soma", "snapshot", check=False)
     assert refused.returncode == 1
-    assert "results/tiny/corpus is not here" in refused.stderr
+    assert "results/tiny/corpus is missing" in refused.stderr
     assert repository.run("git", "status", "--porcelain", "dvc.lock").stdout == ""
 
 

@@ -1,4 +1,4 @@
-"""Other places than a folder, with DVC's own clients against servers on this machine."""
+"""Remotes other than a folder, with DVC's own clients and servers on this machine."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.dvc
 
 
 def push_and_pull(copy: Repository, folder: Path, **remote: str) -> None:
-    """Everything to another remote, and from there alone into a clone."""
+    """Push everything to another remote, and pull it from there into a clone."""
     settings = {"core": {"remote": "elsewhere"}, "_elsewhere": remote}
     copy.configure(**settings)
     assert "files pushed" in copy.dvc("push")

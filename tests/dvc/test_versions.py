@@ -1,4 +1,4 @@
-"""Versions: what is recorded and what is refused, going back and forth, comparing, and damage."""
+"""Versions: recording and refusing, switching between them, comparing them, and damage."""
 
 import shutil
 
@@ -19,12 +19,12 @@ def test_a_new_version_is_recorded_compared_and_left_again(copy):
     copy.change({"bootstrap_draws": 60, "arms": {"soma-n2": {"label": "relabelled"}}})
     refused = copy.run("soma", "snapshot", check=False)
     assert refused.returncode == 1
-    assert "is not what the settings and the code here make" in refused.stderr
+    assert "is out of date with its settings or code" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
     assert (copy.folder / "dvc.lock").read_text() == locked
 
     copy.snakemake()
-    assert copy.damaged() == []  # linked: writing in place would have changed the version before
+    assert copy.damaged() == []  # with links, writing in place would have changed the earlier version
     write_metrics(copy, -0.125)
     assert "modified:" in copy.dvc("status")
     copy.run("soma", "snapshot")
@@ -39,7 +39,7 @@ def test_a_new_version_is_recorded_compared_and_left_again(copy):
     assert [part in drawn for part in ("Test loss against arithmetic operations", '"2.5"', '"2.375"')] == [True] * 3
 
     copy.run("git", "checkout", "--quiet", "HEAD~1")
-    # Settings, records and tables are the old version's, the losses still the new one's: they must not be believed.
+    # Settings, records and tables are from the old version, losses from the new one: they must count as outdated.
     assert copy.planned()["summarise"] == 1
     copy.dvc("checkout")
     assert "relabelled" not in (copy.folder / TABLE).read_text()
@@ -55,7 +55,7 @@ def test_a_campaign_of_several_sittings_is_recorded_as_it_comes(copy, tmp_path):
     (copy.folder / "dvc.lock").unlink()
     shutil.rmtree((copy.folder / TABLE).parent)
     refused = copy.run("soma", "snapshot", check=False)
-    assert "is not what the settings and the code here make" in refused.stderr
+    assert "is out of date with its settings or code" in refused.stderr
     assert (
         "data, routing, training, evaluation of results/tiny recorded"
         in copy.run("soma", "snapshot", "--partial").stdout
@@ -78,9 +78,9 @@ def test_a_damaged_object_is_noticed_and_nothing_else_is_lost(copy, tmp_path):
     assert "Checkout failed for following targets:\nresults/tiny/measurements\n" in said
     assert not (repository.folder / LOSSES).exists()
     assert (repository.folder / TABLE).exists()
-    assert repository.planned() == {}  # all that rests on them is here, and current
+    assert repository.planned() == {}  # everything that depends on them is present and current
 
-    # In the cache of the one who has the losses, the same damage is found and mended from the remote.
+    # In the cache of the repository that has the losses, the same damage is detected and repaired from the remote.
     other = copy.run("git", "checkout", "--quiet", "HEAD~1") and copy
     assert packed(other.folder / RESULTS).exists()
     cached = other.folder / ".dvc/cache" / name.relative_to(other.folder / "store")

@@ -1,4 +1,4 @@
-"""dvc.yaml says of the reference campaign what the workflow makes, phase by phase, and git hides none of it."""
+"""dvc.yaml lists the outputs of the reference campaign by phase, and git ignores none that it should store."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.dvc
 PIPELINE = yaml.safe_load((ROOT / "dvc.yaml").read_text())
 STAGES = PIPELINE["stages"]
 NOT_VERSIONED = ("logs", "resume", "settings", "report.html")
-"""Of one machine, or written anew by every run."""
+"""Files that belong to one machine, or that every run rewrites."""
 
 
 def outputs(stage: dict) -> dict[str, dict]:
@@ -25,14 +25,14 @@ OUTPUTS = {name: options for stage in STAGES.values() for name, options in outpu
 
 
 def test_every_file_that_the_workflow_makes_is_versioned_or_known_not_to_be(tmp_path):
-    """By its dry run's summary of all files."""
+    """Return all files of the workflow from the summary of a dry run."""
     lines = Project(tmp_path).snakemake("--summary", config="").stdout.splitlines()
     made = {line.split("\t")[0] for line in lines if line.startswith("results/small/")}
     assert len(made) > 1000
     left_out = {f"results/small/{name}" for name in NOT_VERSIONED}
     unknown = [f for f in made if not any(Path(f).is_relative_to(name) for name in OUTPUTS.keys() | left_out)]
     assert unknown == []
-    # What the workflow writes when it ends is no rule's output.
+    # Files that the workflow writes when it ends are not outputs of a rule.
     after = {f"results/small/{n}" for n in ("manifest.json", "provenance.json", "benchmarks")}
     empty = [name for name in OUTPUTS if not any(Path(f).is_relative_to(name) for f in made)]
     assert set(empty) == after
@@ -43,7 +43,7 @@ def test_nothing_is_deleted_before_a_stage_runs():
 
 
 def test_the_stages_follow_the_workflow():
-    """Every stage reads what one before it makes, and a folder that it does not name is not there yet."""
+    """Every stage reads only outputs of earlier stages; a folder that it does not name does not exist yet."""
     seen: set[str] = set()
     for stage in STAGES.values():
         reads = [d.replace("${campaign}", "small") for d in stage["deps"] if "${campaign}" in d]
@@ -77,5 +77,5 @@ def test_git_keeps_what_dvc_leaves_to_it_and_nothing_else(tmp_path):
     kept = {name for name, options in OUTPUTS.items() if options.get("cache") is False}
     assert set(asked) - set(hidden) == kept | {"store/files"}
     shown = {line[1:] for line in (ROOT / ".gitignore").read_text().splitlines() if line.startswith("!results/small/")}
-    # DVC misses an output that is not there, and not every campaign has adoptions: git alone keeps them.
+    # DVC requires every output, and not every campaign has adoptions, so only git stores them.
     assert kept == shown - {"results/small/", "results/small/adoptions.json"}

@@ -1,4 +1,4 @@
-"""One tiny model for all tests of inference, and the engines that this machine has."""
+"""One tiny model for all tests of inference, and the engines available on this machine."""
 
 from __future__ import annotations
 

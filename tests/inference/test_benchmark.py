@@ -1,4 +1,4 @@
-"""The row that a benchmark gives."""
+"""The row that a benchmark returns."""
 
 from __future__ import annotations
 

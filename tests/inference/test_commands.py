@@ -1,4 +1,4 @@
-"""The command line: what it prints, and its errors."""
+"""The command line: output and errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_sample(tiny: Tiny, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     shown = capsysbinary.readouterr()
     assert shown.out.decode() == drawn.decode(errors="replace") + "\n"
     assert shown.err.startswith(b"\n[byte 11: experts ")
-    assert shown.err.count(b"of what was drawn") >= K
+    assert shown.err.count(b"of the drawn bytes") >= K
     assert soma(tiny, "sample", "--length", 5, "--top-k", 1) == 0
 
 
@@ -90,13 +90,13 @@ def test_errors_are_sentences(tiny: Tiny, text: Path, tmp_path: Path, caplog: py
         assert "Traceback" not in caplog.text
     caplog.clear()
     assert cli.main(["score", "--model", str(tmp_path), str(text)]) == 1
-    assert "holds no ensemble.json" in caplog.text
+    assert "has no ensemble.json" in caplog.text
 
 
 def test_help_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     for command, pieces in {
         "score": ("bits per byte", "empty\nstate", "- is standard input"),
-        "sample": ("line feed", "--top-p", "chooses from what there is"),
+        "sample": ("line feed", "--top-p", "chooses again after every byte"),
         "route": ("similarity", "--terms"),
         "export": ("model card", "--campaign"),
     }.items():
@@ -114,7 +114,7 @@ def test_a_reader_that_goes_away_is_no_error(tiny: Tiny) -> None:
 
 
 def campaign(tiny: Tiny, folder: Path) -> Path:
-    """What export reads of a campaign's results."""
+    """Write the parts of a campaign's results that export reads."""
     settings = Training(experts=EXPERTS, width=SPEC.width, depth=SPEC.depth, embedding=SPEC.embedding, updates=2)
     run = RunSpec(
         id="soma-n5-s0", kind="arm", seed=0, start=None, shards="clusters-n5", window=80, settings=settings,

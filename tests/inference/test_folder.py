@@ -1,4 +1,4 @@
-"""A model's folder: written and read, its hashes, its card."""
+"""A model's folder: writing, reading, hashes and card."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_altered_manifest_and_things_that_are_no_model(tiny: Tiny, tmp_path: 
     (folder / "ensemble.json").write_text('{"kind": "router"}')
     with pytest.raises(SomaError, match="does not describe an ensemble"):
         Ensemble.load(folder)
-    with pytest.raises(SomaError, match=r"holds no ensemble\.json"):
+    with pytest.raises(SomaError, match=r"has no ensemble\.json"):
         Ensemble.load(tmp_path)
     with pytest.raises(SomaError, match="there is no folder"):
         Ensemble.load(tmp_path / "elsewhere")

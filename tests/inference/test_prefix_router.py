@@ -1,4 +1,4 @@
-"""Cheap routing chooses what `Router.route` chooses, whatever the text."""
+"""Fast routing makes the same choice as `Router.route` for any text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_thousands_of_real_prefixes(plain: Router, thousands: NDArray[np.uint8],
 
 def test_many_experts_with_ties_and_prices(plain: Router, thousands: NDArray[np.uint8]) -> None:
     drawn = Stream.named(0, "centroids").normal(64 * plain.features.dims).reshape(64, -1)
-    drawn[32:] = drawn[:32]  # every expert has a twin
+    drawn[32:] = drawn[:32]  # every expert has a duplicate
     unit = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
     prices = Stream.named(0, "prices").uniform(64).astype(np.float32)
     for assignment in ("nearest", "priced"):

@@ -1,4 +1,4 @@
-"""Every runner against the evaluator and the float64 reference; states; independence of what shares a call."""
+"""Every runner against the evaluator and the float64 reference; states; independence of other pairs in a call."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ with pytest.MonkeyPatch.context() as patch:
 KERNELS = [isa for isa in INSTRUCTION_SETS if compiled.load(isa) is not None]
 TRITON = ["triton"] if TritonRunner else []
 RUNNERS = [*(f"cpu-{isa}" for isa in KERNELS), *TRITON, "torch", "evaluator"]
-# Narrower than a vector, between two, as wide as the embedding, projected; a shared head and heads of their own; on
-# both sides of the width up to which triton's kernels hold a whole block.
+# Widths below one vector, between two vectors, equal to the embedding, and projected; shared and local heads; on both
+# sides of the width up to which triton's kernels hold a whole block.
 SIZES = [
     (LSTMSpec(8, 1, 8), True),
     (LSTMSpec(13, 2, 32), True),
@@ -55,18 +55,18 @@ def runner(name: str, spec: LSTMSpec, shared: bool, monkeypatch: pytest.MonkeyPa
     if name.startswith("cpu-"):
         monkeypatch.setenv("SOMA_CPU_ISA", name[4:])
         name = "cpu"
-    if name == "triton":  # several chunks of time, and few programs, which is what the interpreter's time goes by
+    if name == "triton":  # several chunks of time, and few programs, because each costs time in the interpreter
         tuning = Tuning(longest=2, row_programs=1, row_tile=64, norm_rows=64, cells=1 << 14)
         return TritonRunner(spec, *weights(spec, experts, shared=shared), torch.device("cpu"), tuning=tuning)
     return make_runner(spec, *weights(spec, experts, shared=shared), name, "cpu")
 
 
 def problem(experts: int = 4, sequences: int = 7, length: int = 90) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Bytes [n, T + 1], and experts [n, 2] in groups of very different sizes."""
+    """Draw bytes [n, T + 1], and experts [n, 2] in groups of very different sizes."""
     rng = np.random.default_rng(0)
     selected = np.stack([np.zeros(sequences, int), rng.integers(1, experts, sequences)], axis=1)
     tokens = rng.integers(0, 256, (sequences, length + 1)).astype(np.uint8)
-    tokens.flags.writeable = False  # as an evaluation set's are
+    tokens.flags.writeable = False  # as in an evaluation set
     return tokens, selected
 
 
@@ -80,7 +80,7 @@ def losses(run: Runner, tokens: NDArray[np.uint8], selected: NDArray[np.int64], 
 @pytest.mark.parametrize("name", RUNNERS)
 @pytest.mark.parametrize(("spec", "shared"), SIZES, ids=str)
 def test_losses_are_the_references(name: str, spec: LSTMSpec, shared: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Triton's interpreter is slow; there a group of 17 is more than a program holds.
+    # Triton's interpreter is slow; a group of 17 already exceeds one program there.
     tokens, selected = problem(sequences=17, length=7) if name == "triton" else problem()
     skipped = 3 if name == "triton" else 30
     out = losses(runner(name, spec, shared, monkeypatch), tokens, selected, tokens.shape[1] - 1 - skipped)
@@ -92,7 +92,7 @@ def test_losses_are_the_references(name: str, spec: LSTMSpec, shared: bool, monk
 
 
 def test_the_ensemble_is_the_evaluators(tiny: Tiny) -> None:
-    """The same routes, probabilities and reduction; through the engine of evaluation the same to 1e-8."""
+    """Routes, probabilities and reduction agree with the evaluation, to 1e-8 through its own engine."""
     windows = tiny.windows(60)
     for k in (1, 3, EXPERTS):
         selected = tiny.plain_router().route(windows, PREFIX, k)
@@ -101,7 +101,7 @@ def test_the_ensemble_is_the_evaluators(tiny: Tiny) -> None:
         ours = tiny.ensemble(k=k).losses(windows)
         np.testing.assert_array_equal(tiny.ensemble(k=k).select(windows), selected)
         assert np.abs(np.exp(-ours) - np.exp(-expected)).max() < 2e-6
-        assert abs(ours.mean() - expected.mean()) < 5e-7  # the engine itself is 1e-7 off the float64 reference
+        assert abs(ours.mean() - expected.mean()) < 5e-7  # the engine itself differs by 1e-7 from the float64 reference
         exact = tiny.ensemble(k=k, engine="evaluator").losses(windows)
         assert np.abs(exact - expected).max() < 1e-8
 
@@ -151,7 +151,7 @@ def test_no_bit_depends_on_what_shares_a_call(
     np.testing.assert_array_equal(together[..., 30:], losses(run, tokens, selected, 30))
 
 
-@pytest.mark.filterwarnings("ignore:All-NaN slice")  # how triton's interpreter takes a maximum
+@pytest.mark.filterwarnings("ignore:All-NaN slice")  # from the maximum in triton's interpreter
 def test_weights_that_are_no_numbers_give_no_numbers() -> None:
     bodies, heads = weights(SPEC, 2, shared=True)
     bodies[1, 5] = float("nan")
@@ -168,7 +168,7 @@ def test_what_does_not_fit_is_refused() -> None:
     bodies, heads = weights(SPEC, 3, shared=False)
     with pytest.raises(ValueError, match="heads for 3 experts"):
         make_runner(SPEC, bodies, heads[:2], "torch", "cpu")
-    with pytest.raises(ValueError, match="are not of"):
+    with pytest.raises(ValueError, match="do not fit"):
         make_runner(SPEC, bodies[:, 1:], heads, "torch", "cpu")
     with pytest.raises(SomaError, match="use auto, cpu, torch"):
         make_runner(SPEC, bodies, heads, "fast", "cpu")
@@ -178,7 +178,7 @@ def test_what_does_not_fit_is_refused() -> None:
         run = CompiledRunner(SPEC, bodies, heads)
         tokens, _ = problem()
         for expert, row in ((3, 0), (-1, 0), (0, 7)):
-            with pytest.raises(ValueError, match="pairs of 3 experts"):
+            with pytest.raises(ValueError, match="pairs need experts in"):
                 run.losses(np.array([expert]), np.array([row]), tokens, 5)
 
 
@@ -195,7 +195,7 @@ def test_a_gpu_has_triton_or_else_torch(monkeypatch: pytest.MonkeyPatch) -> None
     assert make_runner(*arguments, "auto", "cuda:1") == "triton"
     assert make_runner(*arguments, "torch", "cuda:1") == "torch"
     monkeypatch.setattr("soma.inference.model.find_spec", lambda _: None)
-    monkeypatch.setitem(sys.modules, "soma.inference.triton_runner", None)  # what an import without triton does
+    monkeypatch.setitem(sys.modules, "soma.inference.triton_runner", None)  # as an import without triton fails
     assert make_runner(*arguments, "auto", "cuda:1") == "torch"
     with pytest.raises(SomaError, match="not installed"):
         make_runner(*arguments, "triton", "cuda:1")

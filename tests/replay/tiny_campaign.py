@@ -1,4 +1,4 @@
-"""A tiny campaign on real text, made by the steps that make one, without Snakemake."""
+"""A tiny campaign on real text, run by the workflow's own steps without Snakemake."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PARTS = {spec.id: f"000-{spec.experts - 1:03d}" for spec in SPECS}
 
 
 def make(results: Path, work: Path) -> None:
-    """Make the campaign; `work` is for what it does not keep."""
+    """Run the campaign; `work` is a folder for temporary files."""
     _data(results, work)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     for spec in SPECS:
@@ -80,7 +80,7 @@ def train(results: Path, spec: RunSpec, work: Path) -> None:
 
 
 def _data(results: Path, work: Path) -> None:
-    """Text, features, a router, shards and evaluation sets."""
+    """Write text, features, a router, shards and evaluation sets."""
     texts = article_texts(400)
     (work / "text").mkdir()
     (work / "text/articles.jsonl").write_text(
@@ -109,7 +109,7 @@ def _data(results: Path, work: Path) -> None:
 
 
 def _evaluate(results: Path, role: str, work: Path) -> None:
-    """The losses of every run but the seed run, in one file for all runs."""
+    """Write the losses of every run except the seed run, in one file."""
     entries = [
         {
             "run": spec.model_dump(mode="json"),

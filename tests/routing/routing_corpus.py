@@ -1,4 +1,4 @@
-"""The windows protocol over an array, and what the `made` fixture holds."""
+"""The `Windows` protocol over an array, and the content of the `made` fixture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from soma.routing.router import Router
 
 @dataclass
 class ArrayWindows:
-    """The windows protocol over an array in memory."""
+    """The `Windows` protocol over an array in memory."""
 
     rows: NDArray[np.uint8]
 
@@ -32,7 +32,7 @@ def to_rows(texts: list[bytes], length: int = 512) -> NDArray[np.uint8]:
 
 @dataclass
 class Made:
-    """One corpus and the artefacts that the routing layer makes from it."""
+    """A corpus and the artefacts that routing makes from it."""
 
     windows: ArrayWindows
     settings: Routing

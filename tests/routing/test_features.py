@@ -75,7 +75,7 @@ def test_blank_windows_of_the_sample_are_recorded(tmp_path: Path) -> None:
     build_features(ArrayWindows(to_rows(texts)), Routing(min_df=2), 0, tmp_path / "f")
     record = read_json(tmp_path / "f" / "features.json")
     assert record["blank_in_sample"] == 2
-    # Three words cannot span 128 dimensions: reduced, and both numbers are on record.
+    # Three words cannot span 128 dimensions, so fewer are kept; the manifest records both numbers.
     assert (record["dims"], record["words"], record["settings"]["svd"]) == (2, 3, 128)
 
 

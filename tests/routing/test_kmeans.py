@@ -20,14 +20,14 @@ def unit(x: NDArray[np.float64]) -> Floats:
 
 
 def blobs(sizes: list[int], noise: float = 0.2, d: int = 16, seed: int = 0) -> tuple[Floats, NDArray[np.int64]]:
-    """Noisy copies of orthogonal directions."""
+    """Draw noisy copies of orthogonal directions."""
     truth = np.repeat(np.arange(len(sizes)), sizes)
     normal = Stream.named(seed, "blobs").normal(len(truth) * d).reshape(-1, d)
     return unit(np.eye(d)[truth] + noise * normal), truth
 
 
 def cloud(n: int, d: int = 6, seed: int = 0) -> Floats:
-    """One lopsided cloud, without clusters: the hard case for balance."""
+    """Draw one lopsided cloud without clusters, the hard case for balance."""
     return unit(Stream.named(seed, "cloud").normal(n * d).reshape(n, d) + 0.5)
 
 
@@ -36,8 +36,10 @@ def fit(x_ND: Floats, k: int, seed: int = 0, iterations: int = 30) -> BalancedFi
 
 
 def optimum(s_NK: Floats) -> float:
-    """Largest mean similarity of a balanced labelling, exactly: an assignment to places, each cluster having ⌊N/K⌋
-    of them, and N mod K clusters (every choice is tried) one more."""
+    """Compute the largest mean similarity of a balanced labelling exactly, as an assignment of samples to places.
+
+    Each cluster has ⌊N/K⌋ places, and N mod K clusters have one more; every choice of these clusters is tried.
+    """
     n, k = s_NK.shape
     best = -np.inf
     for dearer in combinations(range(k), n % k):
@@ -142,7 +144,7 @@ def test_duplicates_and_opposites() -> None:
     few = fit(np.repeat(cloud(2), 6, axis=0), 4)
     assert few.objective[-1] == pytest.approx(1)
     opposite = cloud(1)
-    got = fit(np.concatenate([opposite, -opposite]), 1)  # the mean is zero and has no direction
+    got = fit(np.concatenate([opposite, -opposite]), 1)  # the mean is zero, so it has no direction
     assert np.isfinite(got.centroids_KD).all()
 
 

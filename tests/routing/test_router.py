@@ -31,7 +31,7 @@ def test_bytes_from_the_prefix_on_never_change_a_route(made: Made) -> None:
     np.testing.assert_array_equal(made.router.route(replaced(rows, PREFIX, 512), PREFIX, 7), route)
     np.testing.assert_array_equal(made.router.route(rows[:, :PREFIX], PREFIX, 7), route)
     np.testing.assert_array_equal(made.router.route(list(map(bytes, rows)), PREFIX, 7), route)
-    # The check can fail: what lies before that byte, or a longer prefix, does change routes.
+    # The check could fail: bytes before that position, or a longer prefix, do change routes.
     assert (made.router.route(replaced(rows, PREFIX - 64, PREFIX), PREFIX, 1) != route[:, :1]).any()
     assert (made.router.route(rows, 512, 1) != route[:, :1]).any()
 
@@ -187,6 +187,6 @@ def test_other_features_are_refused(made: Made, tmp_path: Path) -> None:
         Router.load(made.directory / "router", other)
     with pytest.raises(SomaError, match="does not fit"):
         build_router(made.vectors, np.arange(100), other, 2, made.settings, 0, tmp_path / "r")
-    with pytest.raises(SomaError, match="48 dimensions where the router has 8"):
+    with pytest.raises(SomaError, match="48 dimensions but the router has 8"):
         assign_all(made.vectors, replace(made.router, features=other), tmp_path / "labels.npy")
     assert not (tmp_path / "r").exists()

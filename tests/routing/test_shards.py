@@ -57,8 +57,8 @@ def test_random_shards_are_even_seeded_and_unlike_position(tmp_path: Path, exper
 def test_random_shards_do_not_repeat_from_block_to_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("soma.routing.shards._CHUNK", 100)
     ids = build(tmp_path, "random").train(0)
-    same_place = np.bincount(ids[ids < 1000] % 100, minlength=100)  # of 10 windows at one place in their blocks
-    assert same_place.min() == 0  # equal keys in every block would deal out 2 or 3
+    same_place = np.bincount(ids[ids < 1000] % 100, minlength=100)  # 10 windows at the same position of their blocks
+    assert same_place.min() == 0  # equal keys in every block would give 2 or 3 everywhere
     assert same_place.max() > 4
 
 
@@ -97,7 +97,7 @@ def test_an_empty_shard_is_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("labels", [None, LABELS[:-1], LABELS + np.uint16(1)])
 def test_labels_that_do_not_fit(tmp_path: Path, labels: np.ndarray | None) -> None:
-    with pytest.raises(SomaError, match="1003 windows and 4 clusters need a label below 4 each"):
+    with pytest.raises(SomaError, match="1003 windows and 4 clusters need one label below 4 per window"):
         build_shards("clusters", K, MASK, 0, tmp_path / "s", labels)
 
 
@@ -117,7 +117,9 @@ def test_damage_is_found(tmp_path: Path) -> None:
     path = tmp_path / "clusters" / "train.npy"
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    opened = Shards.open(tmp_path / "clusters")  # same size: only `verify` reads it all
+    opened = Shards.open(
+        tmp_path / "clusters"
+    )  # the size is unchanged, so only `verify`, which reads everything, detects it
     with pytest.raises(SomaError, match=r"train\.npy does not have the hash"):
         opened.verify()
 

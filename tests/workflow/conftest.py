@@ -11,9 +11,9 @@ _AUTHOR = ("-c", "user.name=test", "-c", "user.email=test@localhost")
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory) -> Project:
-    """The toy campaign, run once from nothing. Tests must leave it as they find it."""
+    """Return the toy campaign, run once from scratch; tests must not change it."""
     project = Project(tmp_path_factory.mktemp("toy"))
     for words in (("init", "--quiet"), ("add", "--all"), (*_AUTHOR, "commit", "--quiet", "--message", "toy")):
-        subprocess.run(["git", *words], cwd=project.folder, check=True)  # runs record the commit
+        subprocess.run(["git", *words], cwd=project.folder, check=True)  # run records contain the commit
     project.snakemake()
     return project

@@ -18,11 +18,11 @@ TABLES = (
     *("table1", "table2", "table4", "table5", "table6", "table7", "table9", "table10", "table11"),
     *("ablation", "clusters", "estimators", "populations", "precision", "sizes"),
 )
-"""Those without seconds of a machine."""
+"""Tables without times of a machine."""
 
 
 def machine() -> dict[str, str]:
-    """What the last digits depend on: the kernel's instruction set, the processor (torch's products), torch."""
+    """Return what the last digits depend on: instruction set (the kernel), processor (torch's products) and torch."""
     isa = CpuEngine().isa if available() else "torch"
     return {"isa": isa, "processor": device_name("cpu"), "torch": torch.__version__}
 

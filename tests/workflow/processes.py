@@ -1,4 +1,4 @@
-"""Processes that tests stop: a training job of the toy campaign, and a wait for what it does."""
+"""A training job of the toy campaign that tests stop, and a helper that waits for its effects."""
 
 import json
 import time
@@ -8,7 +8,7 @@ from tests.project import Project
 
 
 def train_command(project: Project, output: Path, resume: Path, save_every: float = 0.01) -> list[str]:
-    """Return the command that trains soma-n2-s0 as the workflow does, but saves its state all the time."""
+    """Return the command that trains soma-n2-s0 as the workflow does, but saves its state continually."""
     results = project.folder / "results/toy"
     compute = output.parent / "compute.json"
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -23,7 +23,7 @@ def train_command(project: Project, output: Path, resume: Path, save_every: floa
 
 
 def wait_for(found, seconds: float = 60.0):
-    """Return what `found()` returns once it returns something."""
+    """Return the result of `found()` as soon as it is not empty."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if result := found():

@@ -1,4 +1,4 @@
-"""The whole toy campaign in DVC, as the reference campaign is: what a clone of it has and knows."""
+"""The whole toy campaign in DVC, like the reference campaign: the files and records of a clone."""
 
 import json
 import shutil
@@ -48,9 +48,9 @@ def test_a_clone_of_the_whole_campaign_has_nothing_to_do(toy, tmp_path):
     assert (clone.folder / table).read_bytes() == (toy.folder / table).read_bytes()
     overlay = clone.folder / "config/toy.yaml"
     overlay.write_text(overlay.read_text() + "bootstrap_draws: 500\n")
-    assert planned(clone) == PRODUCTS  # everything that is shown, and nothing is trained or evaluated again
+    assert planned(clone) == PRODUCTS  # all products are regenerated, but nothing is trained or evaluated again
 
 
 def planned(clone: Repository) -> dict[str, int]:
-    """Jobs of a dry run by rule."""
+    """Return the jobs of a dry run by rule."""
     return planned_jobs(clone.run("snakemake", "-n", "--cores", "2", "--configfile", "config/toy.yaml").stdout)

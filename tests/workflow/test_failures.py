@@ -1,4 +1,4 @@
-"""What can go wrong around a run, and that nothing is lost by it."""
+"""Failures around a run, and that they lose nothing."""
 
 import json
 import os
@@ -22,7 +22,7 @@ TARGET = "results/toy/runs/soma-n2-s0/000-001/weights.safetensors"
 
 @pytest.fixture
 def copied(toy, tmp_path) -> Project:
-    """The finished toy campaign elsewhere, but for one run, which saves its state all the time."""
+    """Return a copy of the finished toy campaign without one run, which then saves its state continually."""
     project = Project(tmp_path / "copy")
     shutil.copytree(toy.folder / "results", project.folder / "results")
     shutil.copytree(toy.folder / ".snakemake/metadata", project.folder / ".snakemake/metadata")
@@ -39,7 +39,7 @@ def start(project: Project, *words: str) -> subprocess.Popen:
 
 
 def trainers(project: Project) -> list[int]:
-    """Processes that train in this copy."""
+    """Return the processes that train in this copy."""
     out = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -64,10 +64,10 @@ def test_snakemake_killed_and_started_again_ends_with_the_same_bytes(toy, copied
     running = start(copied, TARGET)
     wait_for(state(copied).exists)
     for trainer in wait_for(lambda: trainers(copied)):
-        os.kill(trainer, signal.SIGSTOP)  # it must not end before it is killed, however slow the second Snakemake is
+        os.kill(trainer, signal.SIGSTOP)  # it must still run when it is killed, however slow the second Snakemake is
     second = copied.snakemake(TARGET, config="config/changed.yaml", check=False)
     assert second.returncode != 0
-    assert "lock" in second.stdout + second.stderr  # two on one folder: the second says so and touches nothing
+    assert "lock" in second.stdout + second.stderr  # two in one folder: the second reports it and changes nothing
     running.kill()
     running.wait()
     for orphan in trainers(copied):
@@ -101,14 +101,14 @@ def test_a_full_disk_is_one_sentence_and_the_last_state_goes_on(toy, tmp_path):
     small = tmp_path / "small"
     whole = toy.folder / "results/toy/runs/soma-n2-s0/000-001/weights.safetensors"
     state_bytes = 4 * whole.stat().st_size  # weights, two moments, average
-    mounted(small, f"size={3 * state_bytes // 2}")  # the first is saved, a second has no room beside it
+    mounted(small, f"size={3 * state_bytes // 2}")  # the first state is saved; there is no space for a second one
     try:
         command = train_command(toy, tmp_path / "out/000-001", small / "resume")
         done = subprocess.run(command, env=toy.environment, check=False, capture_output=True, text=True)
         assert done.returncode == 1
-        assert "the disk is full; free some space (what was saved before is whole)" in done.stderr
+        assert "the disk is full; free some space (files saved earlier are intact)" in done.stderr
         assert "Traceback" not in done.stderr
-        assert not list(small.rglob(".state*"))  # nothing half-written
+        assert not list(small.rglob(".state*"))  # no partially written file
         assert (small / "resume/state.safetensors").exists()
         subprocess.run(["mount", "-o", "remount,size=64m", str(small)], check=True)
         done = subprocess.run(command, env=toy.environment, check=True, capture_output=True, text=True)
@@ -131,19 +131,19 @@ def test_a_read_only_folder_is_one_sentence(toy, project, caplog):
         subprocess.run(["umount", str(results)], check=True)
     assert done.returncode == begun.returncode == 1
     for said in (done.stderr, caplog.text, begun.stdout + begun.stderr):
-        assert said.count("cannot be written: the file system is read-only; choose a folder that can be written") == 1
+        assert said.count("cannot be written: the file system is read-only; choose a writable folder") == 1
         assert "Traceback" not in said
 
 
 def test_a_clock_that_jumps_changes_no_duration_but_the_span_over_sessions(monkeypatch):
-    """Only the wall clock goes on between two sessions; DEVIATIONS.md says so."""
+    """Between two sessions only the wall clock advances (DEVIATIONS.md)."""
     wall, steady = [1000.0], [50.0]
     monkeypatch.setattr(time, "time", lambda: wall[0])
     monkeypatch.setattr(time, "monotonic", lambda: steady[0])
     ledger = Ledger()
     ledger.begin()
     with ledger.measure("update"):
-        wall[0], steady[0] = 10.0, 53.0  # three seconds later by the one, 990 earlier by the other
+        wall[0], steady[0] = 10.0, 53.0  # the wall clock is set back by 990 seconds, while three pass
     assert ledger.seconds["update"] == 3.0
     assert ledger.sessions == [[1000.0, 1003.0]]
     ledger.begin()
@@ -155,7 +155,7 @@ def test_a_clock_that_jumps_changes_no_duration_but_the_span_over_sessions(monke
 
 
 def test_a_run_is_known_by_the_engine_that_it_took(copied):
-    """`auto` means the compiled engine, but where it is not built, torch trains; that is no reason to train again."""
+    """`auto` selects the compiled engine, or torch if it is not built; this difference must not cause retraining."""
     for library in copied.folder.glob("src/soma/*/*.so"):
         library.unlink()
     evaluation = "results/toy/evaluation/test/soma-n2.parquet"

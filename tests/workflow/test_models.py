@@ -1,4 +1,4 @@
-"""What `soma export` makes of the toy campaign scores as the evaluation did."""
+"""A model exported from the toy campaign gives the scores of the evaluation."""
 
 import json
 

@@ -69,10 +69,10 @@ def adopt(configfile: Sequence[Path], reason: str | None, leave: Sequence[str], 
     records = provenance.records(results)
     outdated = [each for each in _outdated(records) if each.label not in leave]
     if not outdated:
-        print(f"{results}: nothing to adopt; every record has the digest of the code as it stands")
+        print(f"{results}: nothing to adopt; every record has the digest of the current code")
         return
     files = ", ".join(f"{each.label} ({len(each.targets)} files)" for each in outdated)
-    print(f"{results}: changed since: {files}", flush=True)
+    print(f"{results}: the code has changed for {files}", flush=True)
     with tempfile.TemporaryDirectory(prefix="soma-adopt-") as folder:
         copy = Copy(Path(folder), results, settings_files(plan))
         for each in outdated:
@@ -84,7 +84,7 @@ def adopt(configfile: Sequence[Path], reason: str | None, leave: Sequence[str], 
     _decide(results, outdated, counts, reason)
     _write(results, outdated, records, reason)
     print(
-        f"{results}: {sum(len(each.targets) for each in outdated)} files have the digest of the code as it stands; "
+        f"{results}: {sum(len(each.targets) for each in outdated)} files now have the digest of the current code; "
         f"{counts['identical']} comparisons were identical, {counts['agrees']} agreed, {counts['not here']} could not "
         f"be made ({results / ADOPTIONS})"
     )
@@ -92,13 +92,13 @@ def adopt(configfile: Sequence[Path], reason: str | None, leave: Sequence[str], 
 
 def _outdated(records: provenance.Records) -> list[Outdated]:
     """Return the files behind every digest that differs from the current code's."""
-    found: dict[str, Outdated] = {}
+    outdated: dict[str, Outdated] = {}
     for target, record in sorted(records.items()):
         for label, old in _codes(record):
             new = code(label).rpartition(":")[2]
             if new != old:
-                found.setdefault(f"{label}:{old}", Outdated(label, old, new)).targets.append(target)
-    return list(found.values())
+                outdated.setdefault(f"{label}:{old}", Outdated(label, old, new)).targets.append(target)
+    return list(outdated.values())
 
 
 def _codes(record: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -138,15 +138,15 @@ def _decide(results: Path, outdated: Sequence[Outdated], counts: Counter[Status]
     different = next((comparison for comparison in everything if comparison.status == "differs"), None)
     if different:
         raise SomaError(
-            f"{results}: nothing was adopted, since {counts['differs']} of {len(everything)} comparisons differ; the "
-            f"first: {different.line()}. What is meant to change, leave to Snakemake: --leave CODE."
+            f"{results}: nothing was adopted, because {counts['differs']} of {len(everything)} comparisons differ; "
+            f"the first is {different.line()}. To let Snakemake rerun code that is meant to change: --leave CODE."
         )
     unsure = next((comparison for comparison in everything if comparison.status != "identical"), None)
     if unsure and reason is None:
         raise SomaError(
-            f"{results}: nothing was adopted, since {len(everything) - counts['identical']} of {len(everything)} "
-            f"comparisons are not identical; the first: {unsure.line()}. If there is a good reason to adopt all the "
-            "same, give it with --reason; the records will show it."
+            f"{results}: nothing was adopted, because {len(everything) - counts['identical']} of {len(everything)} "
+            f"comparisons are not identical; the first is {unsure.line()}. If you have a good reason to adopt anyway, "
+            "give it with --reason; it is recorded with the evidence."
         )
 
 

@@ -22,7 +22,7 @@ _LICENCES = {
     "ovos-wiki": "CC BY-SA 4.0 (Wikipedia)",
     "fineweb-edu": "ODC-By 1.0 (the collection; each page keeps its own)",
     "wikitext": "CC BY-SA 3.0 and GFDL (Wikipedia)",
-    "text": "not recorded (files of the user's own)",
+    "text": "not recorded (the user's own files)",
 }
 
 
@@ -89,18 +89,18 @@ def export_run(
 
 def _source_hash(part: Path, iterate: Iterate) -> str | None:
     """Return the hash of the file that a part's weights come from."""
-    found: str | None = read_json(part / "run.json").get(f"{'weights' if iterate == 'last' else 'milestones'}_sha256")
-    return found
+    digest: str | None = read_json(part / "run.json").get(f"{'weights' if iterate == 'last' else 'milestones'}_sha256")
+    return digest
 
 
 def _head_part(run: RunSpec, campaign: Path) -> Path | None:
     """Return the part folder of the run whose head the experts share, None if they use their own."""
     if run.trains_head or run.head_from is None:
         return None
-    found = sorted(path.parent for path in (campaign / "runs" / run.head_from).glob("*/run.json"))
-    if not found:
-        raise SomaError(f"{run.id} shares the head of {run.head_from}, which {campaign} does not hold; train it.")
-    return found[0]
+    folders = sorted(path.parent for path in (campaign / "runs" / run.head_from).glob("*/run.json"))
+    if not folders:
+        raise SomaError(f"{run.id} shares the head of {run.head_from}, which {campaign} does not contain; train it.")
+    return folders[0]
 
 
 def _facts(campaign: Path, run: RunSpec, iterate: Iterate) -> Card:
@@ -132,7 +132,7 @@ def _facts(campaign: Path, run: RunSpec, iterate: Iterate) -> Card:
     limits: tuple[str, ...] = ()
     settings = campaign / "settings" / "campaign.json"
     if settings.exists() and (mark := read_json(settings).get("watermark")):
-        limits = (f"Its campaign is marked `{mark}`: a size that supports no conclusion.",)
+        limits = (f"Its campaign is marked `{mark}`: its size supports no conclusion.",)
     return Card(
         data=data,
         licence=licence,

@@ -1,4 +1,4 @@
-"""What the commands that use a model share: its loading, and their input and output."""
+"""Loading, input and output of the commands that use a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from soma.inference import Ensemble
 
 def load_model(model: Path, k: int | None, device: str, threads: int) -> Ensemble:
     if threads < 1:
-        raise SomaError(f"--threads is {threads}; give a number from 1 up.")
+        raise SomaError(f"--threads is {threads}; give at least 1.")
     torch.set_num_threads(threads)
     return Ensemble.load(model, k=k, device=device)
 

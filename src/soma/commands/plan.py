@@ -22,15 +22,15 @@ def plan(configfile: Sequence[Path], rate: float | None) -> None:
     print("\n".join(_plan_lines(make_plan(load(BASE, *configfile)), rate)))
 
 
-def _plan_lines(found: Plan, rate: float | None) -> list[str]:
-    runs = list(found.runs.values())
+def _plan_lines(planned: Plan, rate: float | None) -> list[str]:
+    runs = list(planned.runs.values())
     total = sum(float(run.operations(run.updates)) for run in runs)
-    jobs = sum(len(found.parts(run)) for run in runs)
-    lines = [f"campaign {found.config.campaign}: {len(runs)} runs in {jobs} training jobs", ""]
+    jobs = sum(len(planned.parts(run)) for run in runs)
+    lines = [f"campaign {planned.config.campaign}: {len(runs)} runs in {jobs} training jobs", ""]
     lines.append(f"{'product':20} {'runs':>5} {'jobs':>6} {'operations':>12}")
-    for name, group in runs_by_group(found).items():
+    for name, group in runs_by_group(planned).items():
         spent = sum(float(run.operations(run.updates)) for run in group)
-        lines.append(f"{name:20} {len(group):5} {sum(len(found.parts(r)) for r in group):6} {significant(spent):>12}")
+        lines.append(f"{name:20} {len(group):5} {sum(len(planned.parts(r)) for r in group):6} {significant(spent):>12}")
     lines += [f"{'total':20} {len(runs):5} {jobs:6} {significant(total):>12}", ""]
     lines.append("device-hours of the updates (validation, evaluation, preprocessing and measurements excluded)")
     for name, per_second in (_rates() | ({"--rate": rate} if rate else {})).items():
@@ -43,38 +43,38 @@ def _plan_lines(found: Plan, rate: float | None) -> list[str]:
         f"disk: {significant(final / 1e9)} GB of final weights, {significant(milestones / 1e9)} GB of earlier "
         f"milestones and averages, {significant(legs / 1e9)} GB of last legs",
     ]
-    held = getattr(found.config.data.train, "bytes", None)
+    held = getattr(planned.config.data.train, "bytes", None)
     if held:
-        vectors = held // found.config.data.window * found.config.routing.svd * 4
+        vectors = held // planned.config.data.window * planned.config.routing.svd * 4
         lines[-1] += f", {significant(held / 1e9)} GB of text, {significant(vectors / 1e9)} GB of router features"
     sizes = f"{'arm':36} {'N':>4} {'width':>6} {'parameters':>11} {'expert':>11} {'served':>11}"
     lines += ["", f"{sizes} {'updates':>10} {'operations':>11} seeds"]
-    for arm, of_arm in found.arm_runs.items():
+    for arm, of_arm in planned.arm_runs.items():
         run = of_arm[0]
-        expert, served = _per_byte(run), _served(found, arm)
+        expert, served = _per_byte(run), _served(planned, arm)
         sizes = f"{arm:36} {run.experts:4} {run.settings.width:6} {run.parameters:11,} {expert:11,}"
         cost = significant(float(run.operations(run.updates)))
         lines.append(f"{sizes} {served:11,} {run.updates:10,} {cost:>11} {len(of_arm):5}")
-    lines.append("(expert, served: forward operations for a byte, of one expert and of all k that answer)")
-    serving = {arm: _served(found, arm) for arm in found.config.products.inference.arms}
+    lines.append("(expert, served: forward operations per byte, of one expert and of the k experts averaged)")
+    serving = {arm: _served(planned, arm) for arm in planned.config.products.inference.arms}
     most, least = max(serving, key=serving.__getitem__), min(serving, key=serving.__getitem__)
     ratio = significant(serving[most] / serving[least])
     return [*lines, f"of Table 12's arms, {most} takes {ratio} times the operations of {least} to serve a byte"]
 
 
-def runs_by_group(found: Plan) -> dict[str, list[RunSpec]]:
+def runs_by_group(planned: Plan) -> dict[str, list[RunSpec]]:
     """Group the runs by the first product that needs them."""
-    groups: dict[str, list[RunSpec]] = {"seed runs": [run for run in found.runs.values() if run.kind == "seed"]}
+    groups: dict[str, list[RunSpec]] = {"seed runs": [run for run in planned.runs.values() if run.kind == "seed"]}
     taken = {run.id for run in groups["seed runs"]}
-    fixed = list(found.config.products.fixed_size.arms)
+    fixed = list(planned.config.products.fixed_size.arms)
     products = {"equal total size": fixed} | {
-        group: list(arms) for group, arms in found.groups.items() if group not in fixed
+        group: list(arms) for group, arms in planned.groups.items() if group not in fixed
     }
     for name, arms in products.items():
-        own = [run for arm in arms for run in found.arm_runs[arm] if run.id not in taken]
+        own = [run for arm in arms for run in planned.arm_runs[arm] if run.id not in taken]
         groups[name] = list({run.id: run for run in own}.values())
         taken |= {run.id for run in own}
-    groups["continued"] = [run for run in found.runs.values() if run.id not in taken]
+    groups["continued"] = [run for run in planned.runs.values() if run.id not in taken]
     return {name: runs for name, runs in groups.items() if runs}
 
 
@@ -96,9 +96,9 @@ def _state_size(run: RunSpec) -> int:
     return run.parameters + members * s.depth * s.width
 
 
-def _served(found: Plan, arm: str) -> int:
+def _served(planned: Plan, arm: str) -> int:
     """Return the forward operations per byte of all active experts."""
-    return _per_byte(found.arm_runs[arm][0]) * found.arms[arm].active
+    return _per_byte(planned.arm_runs[arm][0]) * planned.arms[arm].active
 
 
 def _per_byte(run: RunSpec) -> int:

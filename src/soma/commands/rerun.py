@@ -40,7 +40,7 @@ class Copy:
         Args:
             folder: an empty folder, outside the project.
             results: folder of the campaign, relative to the project's folder.
-            settings: settings files of the rules, by name (`plan.settings_files`).
+            settings: settings files of the rules, by name (`soma.workflow.settings.settings_files`).
         """
         self.folder = folder
         for path in Path().iterdir():
@@ -60,12 +60,12 @@ class Copy:
             targets: its outputs; those missing from the campaign's folder are not compared.
             inputs: its inputs.
         """
-        what = f"{len(targets)} file(s) made again"
+        what = f"{len(targets)} file(s) regenerated"
         missing = [path for path in inputs if not Path(path).exists()]
         compared = [target for target in targets if Path(target).exists()]
         if missing or not compared:
             lacking = missing[0] if missing else targets[0]
-            return Comparison(targets[0], None, what, "not here", reason=f"{lacking} is not here")
+            return Comparison(targets[0], None, what, "not here", reason=f"{lacking} is missing")
         for target in targets:
             _remove(self.folder / target)
         words = shlex.split(command)
@@ -74,8 +74,8 @@ class Copy:
         agreement = Agreement(ALLOWED)
         try:
             if done.returncode:
-                said = (done.stderr or done.stdout).strip().splitlines()[-1:]
-                raise Different("exit status", reason=" ".join(said))
+                last_line = (done.stderr or done.stdout).strip().splitlines()[-1:]
+                raise Different("exit status", reason=" ".join(last_line))
             for target in compared:
                 _compare(target, self.folder / target, agreement)
         except Different as difference:
@@ -119,19 +119,19 @@ def _compare_file(known: Path, made: Path, agreement: Agreement) -> None:
     if sha256_file(known) == sha256_file(made):
         return
     if known.suffix not in _READ:
-        raise Different(known.name, reason="its content is another")
+        raise Different(known.name, reason="its content differs")
     ours, theirs = (dict(_READ[known.suffix](path)) for path in (known, made))
     agreement.same(f"{known.name}, names", list(ours), list(theirs))
     for name, values in ours.items():
-        field, found = f"{known.name}, {name}", theirs[name]
+        field, repeated = f"{known.name}, {name}", theirs[name]
         if known.stem in _TIMED and any(part in name for part in _TIMES):
             continue
-        agreement.same(f"{field}, shape", values.shape, found.shape)
-        if values.dtype.kind == "f" and found.dtype.kind == "f":
-            for value, here in zip(values.ravel(), found.ravel(), strict=True):
+        agreement.same(f"{field}, shape", values.shape, repeated.shape)
+        if values.dtype.kind == "f" and repeated.dtype.kind == "f":
+            for value, here in zip(values.ravel(), repeated.ravel(), strict=True):
                 agreement.close(field, value, here)
-        elif not np.array_equal(values, found):
-            raise Different(field, reason="its values are others")
+        elif not np.array_equal(values, repeated):
+            raise Different(field, reason="its values differ")
 
 
 Named = Iterator[tuple[str, NDArray[Any]]]

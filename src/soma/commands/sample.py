@@ -29,7 +29,7 @@ def sample(
     """Draw and print text, byte by byte."""
     sampling = Sampling(temperature, top_k, top_p, seed)
     if length < 0:
-        raise SomaError(f"--length is {length}; give a number of bytes from 0 up.")
+        raise SomaError(f"--length is {length}; give 0 or more bytes.")
     stream = load_model(model, k, device, threads).generation(prompt.encode(errors="surrogateescape"))
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     speakers = _Speakers(stream) if show_experts else None
@@ -71,4 +71,4 @@ class _Speakers:
     def summary(self) -> None:
         """Print each expert's share of the drawn bytes."""
         for expert, share in sorted(self.shares.items(), key=lambda item: -item[1]):
-            print(f"expert {expert}: {share / self.count:.0%} of what was drawn", file=sys.stderr)
+            print(f"expert {expert}: {share / self.count:.0%} of the drawn bytes", file=sys.stderr)

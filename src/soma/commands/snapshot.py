@@ -44,8 +44,8 @@ def snapshot(partial: bool) -> None:
     missing = [path for stage in stages.values() for path in _missing(stage, filled)]
     if missing:
         raise SomaError(
-            f"{missing[0]} is not here ({len(missing)} outputs of dvc.yaml are not), so the campaign was not recorded; "
-            "`dvc pull` brings what was recorded before, `snakemake` makes the rest."
+            f"{missing[0]} is missing ({len(missing)} outputs of dvc.yaml are), so the campaign was not recorded; "
+            "`dvc pull` restores outputs that were recorded before, `snakemake` makes the others."
         )
     _record(results, here)
 
@@ -61,7 +61,7 @@ def _record(results: Path, stages: Sequence[str]) -> None:
     provenance.pack(results)
     for stage in stages:
         if _run("dvc", "commit", "--quiet", "--force", stage).returncode:
-            raise SomaError(f"DVC did not record {stage} of {results}; it says why above.")
+            raise SomaError(f"DVC failed to record {stage} of {results}; see its message above.")
     print(
         f"{', '.join(stages)} of {results} recorded in dvc.lock; now: git add dvc.lock {results}, git commit, dvc push"
     )
@@ -69,14 +69,14 @@ def _record(results: Path, stages: Sequence[str]) -> None:
 
 def _check_up_to_date(results: Path, command: list[str]) -> None:
     """Raise `SomaError` unless a dry run of the whole campaign's Snakemake command has nothing to do."""
-    found = _run(*command, "--dry-run", capture_output=True, text=True)
-    said = found.stdout + found.stderr
-    if found.returncode:
-        raise SomaError(f"Snakemake could not plan the campaign: {' '.join(said.split())}")
+    dry_run = _run(*command, "--dry-run", capture_output=True, text=True)
+    messages = dry_run.stdout + dry_run.stderr
+    if dry_run.returncode:
+        raise SomaError(f"Snakemake could not plan the campaign: {' '.join(messages.split())}")
     # A dry run exits with 0 even if there is something to do.
-    if "Nothing to be done" not in said:
+    if "Nothing to be done" not in messages:
         raise SomaError(
-            f"{results} is not what the settings and the code here make, so it was not recorded; "
+            f"{results} is out of date with its settings or code, so it was not recorded; "
             f"run `{shlex.join(command)}` first (with -n it lists what is left to do)."
         )
 

@@ -15,18 +15,18 @@ from soma.report.table import significant
 
 def status(configfile: Sequence[Path]) -> None:
     """Print how many jobs are done, running and left."""
-    found = make_plan(load(BASE, *configfile))
-    print("\n".join(_status_lines(found, Path("results") / found.config.campaign)))
+    planned = make_plan(load(BASE, *configfile))
+    print("\n".join(_status_lines(planned, Path("results") / planned.config.campaign)))
 
 
-def _status_lines(found: Plan, results: Path) -> list[str]:
-    lines = [f"campaign {found.config.campaign} in {results}", ""]
+def _status_lines(planned: Plan, results: Path) -> list[str]:
+    lines = [f"campaign {planned.config.campaign} in {results}", ""]
     lines.append(f"{'training':20} {'done':>6} {'running':>8} {'left':>6}")
     spent, seconds, left = (defaultdict[str, float](float) for _ in range(3))  # by method
-    for name, runs in runs_by_group(found).items():
+    for name, runs in runs_by_group(planned).items():
         counts = {"done": 0, "running": 0, "left": 0}
         for run in runs:
-            parts = found.folders(run)
+            parts = planned.folders(run)
             share = run.operations(run.updates) / len(parts)
             for folder in parts:
                 cost = results / "runs" / folder / "cost.json"
@@ -39,7 +39,7 @@ def _status_lines(found: Plan, results: Path) -> list[str]:
                     counts["running" if started else "left"] += 1
                     left[run.settings.method] += share
         lines.append(f"{name:20} {counts['done']:6} {counts['running']:8} {counts['left']:6}")
-    lines.append("(running: saved and not finished, whether or not a process works on it now)")
+    lines.append("(running: has a saved state and no result; its process may have stopped)")
     if spent and left:
         speed = dict.fromkeys(left, sum(spent.values()) / sum(seconds.values()))
         speed |= {method: spent[method] / seconds[method] for method in spent}

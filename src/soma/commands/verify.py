@@ -19,22 +19,22 @@ def verify(results: Path) -> None:
         SomaError: if there is such a file.
     """
     known = read_json(results / "manifest.json")["files"]
-    found = checked_files(results)
-    wrong = [name for name in sorted(known.keys() & found) if _differs(results / name, known[name])]
-    absent = known.keys() - found
+    present = checked_files(results)
+    wrong = [name for name in sorted(known.keys() & present) if _differs(results / name, known[name])]
+    absent = known.keys() - present
     missed = sorted(name for name in absent if not stays(results / name))
-    problems = [("wrong", wrong), ("missing", missed), ("extra", sorted(found - known.keys()))]
+    problems = [("wrong", wrong), ("missing", missed), ("extra", sorted(present - known.keys()))]
     for problem, names in problems:
         for name in names:
             print(f"{problem:8} {results / name}")
     count = sum(len(names) for _, names in problems)
     if count:
         raise SomaError(
-            f"{results}: {count} of {len(known)} files are not as the manifest says; delete what is wrong or extra and "
-            "run snakemake again."
+            f"{results}: {count} of {len(known)} files differ from the manifest; delete those that are wrong or "
+            "extra and run snakemake again."
         )
     elsewhere = f" ({len(absent)} more stay where they were made)" if absent else ""
-    print(f"{results}: {len(known.keys() & found)} files, all as the manifest says{elsewhere}")
+    print(f"{results}: {len(known.keys() & present)} files, all as the manifest says{elsewhere}")
 
 
 def _differs(path: Path, known: dict[str, object]) -> bool:

@@ -92,9 +92,11 @@ class Config(Model):
             raise ValueError("seed_run.updates is missing: give the seed run's budget in updates")
         for name in (*self.products.arms, *self.products.bases):
             if name not in self.arms:
-                raise ValueError(f"products name the arm `{name}`, which `arms` does not describe")
+                raise ValueError(f"products names the arm `{name}`, which `arms` does not define")
         if self.arms[self.products.precision.arm].head != "local":
-            raise ValueError(f"products.precision.arm is `{self.products.precision.arm}`, which has no head of its own")
+            raise ValueError(
+                f"products.precision.arm is `{self.products.precision.arm}`, which does not have its own head"
+            )
         self._check_products()
         for name, arm in self.arms.items():
             self._check_start(name, arm)
@@ -111,7 +113,7 @@ class Config(Model):
         if other is None:
             raise ValueError(f"arms.{name}.start is `{arm.start}`; use seed, random or the name of an arm")
         if other.start not in ("seed", "random"):
-            raise ValueError(f"arms.{name}.start is `{arm.start}`, which is a continuation itself")
+            raise ValueError(f"arms.{name}.start is `{arm.start}`, which is itself a continuation")
         for key in ("method", "experts", "width", "depth", "embedding", "head"):
             if getattr(arm, key) != getattr(other, key):
                 raise ValueError(f"arms.{name} continues `{arm.start}`, so its `{key}` must be the same")
@@ -125,13 +127,13 @@ class Config(Model):
             if name not in p.fixed_size.arms:
                 raise ValueError(f"products.inference.arms names `{name}`, which is not among products.fixed_size")
         if self.arms[p.populations.arm].method != "eggroll":
-            raise ValueError(f"products.populations.arm is `{p.populations.arm}`, which is no `eggroll` arm")
+            raise ValueError(f"products.populations.arm is `{p.populations.arm}`, which is not an `eggroll` arm")
         if self.arms[p.active.pairs].experts < 3:
             raise ValueError(f"products.active.pairs is `{p.active.pairs}`, which has fewer than three experts")
         for batch in p.sweep.batch:
             base = self.arms[p.sweep.arm].batch
             if batch > base and batch % base:
-                raise ValueError(f"products.sweep.batch holds {batch}, which is no multiple of the arm's {base}")
+                raise ValueError(f"products.sweep.batch holds {batch}, which is not a multiple of the arm's {base}")
 
 
 # ------------------------------------------------------------------------------------------------------ reading
@@ -171,7 +173,7 @@ def resolve(raw: Mapping[str, Any], where: str = "configuration") -> Config:
             if recipe is not None and recipe not in recipes:
                 known = ", ".join(sorted(recipes)) or "none"
                 raise SomaError(
-                    f"{where}: arms.{name}.recipe is `{recipe}`, which `recipes` does not describe (known: {known})."
+                    f"{where}: arms.{name}.recipe is `{recipe}`, which `recipes` does not define (it defines: {known})."
                 )
             arms[name] = merge(merge(training, recipes.get(recipe) or {}), arm)
         if isinstance(raw.get("seed_run"), Mapping):
@@ -214,7 +216,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SomaError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(value, dict):
-        raise SomaError(f"{path} must hold a mapping of keys at its top level.")
+        raise SomaError(f"{path} must contain a mapping of keys at its top level.")
     return value
 
 

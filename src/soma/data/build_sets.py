@@ -67,8 +67,8 @@ def build_held_out(
     for share in (0.5, 0.0, 1.0):  # middle, start and end of the window's own stretch
         d = document[clashing]
         offset[clashing] = spread_offsets(lengths[d], quota[d], place[clashing], data.window, share)
-        found = _read(role_directory, documents, d, offset[clashing], data.window)
-        clashing = clashing[share_substring(found, train, expert_validation)]
+        windows = _read(role_directory, documents, d, offset[clashing], data.window)
+        clashing = clashing[share_substring(windows, train, expert_validation)]
         clashes.append(len(clashing))
     clean = ~_as_mask(clashing, len(document))
     tally.leave_out("shared_substring", ~_as_mask(document[clean], len(lengths)))

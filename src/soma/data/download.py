@@ -107,7 +107,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 def _resume(partial: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the records of finished, intact pieces, and remove everything else from the partial folder."""
-    kept: list[dict[str, Any]] = []
+    pieces: list[dict[str, Any]] = []
     if (partial / "progress.json").exists():
         progress = read_json(partial / "progress.json")
         if progress["settings"] == settings:
@@ -116,13 +116,13 @@ def _resume(partial: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
                     check_files(partial, {piece["file"]: piece["stored"]})
                 except SomaError:
                     break
-                kept.append(piece)
-    known = {piece["file"] for piece in kept}
+                pieces.append(piece)
+    known = {piece["file"] for piece in pieces}
     partial.mkdir(parents=True, exist_ok=True)
     for path in partial.iterdir():
         if path.name not in known:
             path.unlink()
-    return kept
+    return pieces
 
 
 def _write_piece(part: Part, folder: Path, name: str, where: str) -> dict[str, Any]:

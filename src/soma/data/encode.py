@@ -95,7 +95,7 @@ def encode(role: Role, data: Data, source_directory: Path, output: Path) -> dict
     download = read_manifest(source_directory)
     if download["source"] != role_source(role, data).model_dump(mode="json"):
         raise SomaError(
-            f"{source_directory} was downloaded with other settings than the {role} source has; download it again."
+            f"{source_directory} was downloaded with other settings than the {role} source now has; download it again."
         )
     belongs = membership(role, data)
     separator = data.separator.encode()

@@ -34,15 +34,15 @@ def shared_values(train_directory: Path, documents: pa.Table, columns: Sequence[
         columns: among id, sha256, normalised_sha256. An empty id never matches.
     """
     wanted = {name: pc.unique(documents.column(name)) for name in columns}
-    found: dict[str, list[pa.Array]] = {name: [pa.array([], wanted[name].type)] for name in columns}
+    matches: dict[str, list[pa.Array]] = {name: [pa.array([], wanted[name].type)] for name in columns}
     with pq.ParquetFile(train_directory / "documents.parquet") as index:
         for batch in index.iter_batches(batch_size=1 << 20, columns=list(columns)):
             for name in columns:
                 here = batch.column(name)
-                found[name].append(here.filter(pc.is_in(here, value_set=wanted[name])))
+                matches[name].append(here.filter(pc.is_in(here, value_set=wanted[name])))
     out = {}
     for name in columns:
-        shared = pc.is_in(documents.column(name), value_set=pa.concat_arrays(found[name]))
+        shared = pc.is_in(documents.column(name), value_set=pa.concat_arrays(matches[name]))
         out[name] = np.asarray(shared.to_numpy(), dtype=np.bool_)
     if "id" in out:
         out["id"] &= np.asarray(pc.not_equal(documents.column("id"), "").to_numpy(), dtype=np.bool_)

@@ -140,7 +140,7 @@ _Set = TypeVar("_Set", bound=EvaluationSet)
 def _open(path: Path, kind: type[_Set]) -> _Set:
     manifest = read_json(path.with_suffix(".json"))
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or path.name not in manifest.get("files", {}):
-        raise SomaError(f"{path} is not an evaluation set of this version; choose it again.")
+        raise SomaError(f"{path} is not an evaluation set of this version; build it again.")
     check_files(path.parent, manifest["files"])
     table = pq.read_table(path)
     about = table.schema.metadata

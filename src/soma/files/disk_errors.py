@@ -1,14 +1,14 @@
-"""Advice, in one sentence, on errors of a file system that refuses to be written to."""
+"""Advice, in one sentence, for file-system errors that prevent writing."""
 
 from __future__ import annotations
 
 import errno
 
 _ADVICE = {
-    errno.ENOSPC: "the disk is full; free some space (what was saved before is whole)",
-    errno.EDQUOT: "the quota is used up; free some space (what was saved before is whole)",
-    errno.EROFS: "the file system is read-only; choose a folder that can be written",
-    errno.EACCES: "permission is denied; choose a folder that can be written",
+    errno.ENOSPC: "the disk is full; free some space (files saved earlier are intact)",
+    errno.EDQUOT: "the quota is used up; free some space (files saved earlier are intact)",
+    errno.EROFS: "the file system is read-only; choose a writable folder",
+    errno.EACCES: "permission is denied; choose a writable folder",
 }
 
 

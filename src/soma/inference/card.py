@@ -112,16 +112,16 @@ def card(about: Mapping[str, Any], facts: Card, name: str) -> str:
         "",
         "## Files",
         "",
-        "Weights are safetensors, the rest JSON and npz; no file holds code. `ensemble.json` has the SHA-256 of every "
-        "file but this one, and loading checks them.",
+        "Weights are safetensors, the rest JSON and npz; no file contains code. `ensemble.json` has the SHA-256 of "
+        "every file but this one, and loading checks them.",
     ]
     return "\n".join(lines) + "\n"
 
 
 def _limits(prefix: int, window: int) -> tuple[str, ...]:
     return (
-        f"Trained and evaluated on windows of {window} bytes, each from an empty state; longer samples extrapolate.",
-        f"A text is routed on its first {prefix} bytes for good; scores say nothing about those bytes.",
+        f"Trained and evaluated on windows of {window} bytes, each from the zero state; longer samples extrapolate.",
+        f"A text is routed once, on its first {prefix} bytes; scores leave those bytes out.",
         "It continues text of the kind that it was trained on. It was not trained to be right, useful or harmless.",
         "It can repeat pieces of its training text.",
     )

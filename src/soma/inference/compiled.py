@@ -71,7 +71,7 @@ class CompiledRunner(Runner):
         self, expert: NDArray[np.integer], tokens: NDArray[np.uint8], state: NDArray[np.float32]
     ) -> NDArray[np.float64]:
         if state.shape != (len(expert), self._state) or not state.flags.c_contiguous:
-            raise ValueError(f"a state of {state.shape} does not fit {len(expert)} pairs")
+            raise ValueError(f"a state of shape {state.shape} does not fit {len(expert)} pairs")
         out = np.empty((len(expert), VOCABULARY), np.float32)
         rows = np.arange(len(expert))
         self._run(
@@ -95,7 +95,10 @@ class CompiledRunner(Runner):
             return
         inside = experts.min() >= 0 and experts.max() < self.experts and rows.min() >= 0 and rows.max() < len(read)
         if not inside or not 1 <= scored <= time:
-            raise ValueError(f"pairs of {self.experts} experts and {len(read)} sequences, {scored} of {time} positions")
+            raise ValueError(
+                f"pairs need experts in [0, {self.experts}) and sequences in [0, {len(read)}), scored positions must "
+                f"be in [1, {time}]; got {scored} scored positions"
+            )
         request = _Request(
             pairs=len(experts),
             time=time,
@@ -128,11 +131,11 @@ def library() -> Any:
     """
     wanted = os.environ.get("SOMA_CPU_ISA")
     for isa in (wanted,) if wanted else cpu.INSTRUCTION_SETS:
-        if (found := load(isa)) is not None:
-            return found
+        if (kernel := load(isa)) is not None:
+            return kernel
     raise SomaError(
-        f"the inference kernel ({wanted or 'any instruction set'}) is not built, or not for this processor; install a "
-        "C++ compiler and reinstall the package, or set the engine to torch."
+        f"the inference kernel ({wanted or 'any instruction set'}) was not built or does not run on this processor; "
+        "install a C++ compiler and reinstall the package, or set the engine to torch."
     )
 
 
@@ -141,11 +144,11 @@ def load(isa: str) -> Any:
     """Return the kernel for an instruction set; None if it was not built or this processor lacks the instructions."""
     if cpu.library(isa) is None:  # the engine's library checks the processor
         return None
-    found = find_spec(f"soma.inference._cpu_{isa}")
-    if found is None or found.origin is None:
+    module = find_spec(f"soma.inference._cpu_{isa}")
+    if module is None or module.origin is None:
         return None
     try:
-        loaded = ctypes.CDLL(found.origin)
+        loaded = ctypes.CDLL(module.origin)
     except OSError:  # built on another system
         return None
     loaded.soma_infer_open.argtypes = [*(ctypes.c_int,) * 4, _pointer, _long, _pointer, _long]
@@ -154,5 +157,5 @@ def load(isa: str) -> Any:
     loaded.soma_infer_state.argtypes, loaded.soma_infer_state.restype = [_pointer], _long
     loaded.soma_infer_run.argtypes = [_pointer, _pointer]
     if loaded.soma_infer_request_bytes() != ctypes.sizeof(_Request):
-        raise SomaError(f"{found.origin} was built from other sources than this package's; reinstall the package.")
+        raise SomaError(f"{module.origin} does not match the sources of this package; reinstall the package.")
     return loaded

@@ -69,7 +69,9 @@ def export(
     """
     experts = len(bodies)
     if not 1 <= k <= experts:
-        raise SomaError(f"k = {k} experts cannot be averaged of {experts}; choose k between 1 and {experts}.")
+        raise SomaError(
+            f"k = {k} experts cannot be averaged in an ensemble of {experts}; choose k between 1 and {experts}."
+        )
     if not bool(torch.isfinite(bodies).all() and torch.isfinite(heads).all()):
         raise SomaError(
             f"the weights of {run} ({iterate}, update {update}) are not all finite; export another milestone."
@@ -119,12 +121,14 @@ def read(directory: Path) -> tuple[LSTMSpec, Tensor, Tensor, Router | None, dict
     shared = about["shared_head"] or about["experts"] == 1
     expected = ((about["experts"], spec.size), (1 if shared else about["experts"], VOCABULARY, spec.embedding))
     if (tuple(bodies.shape), tuple(heads.shape)) != expected:
-        raise SomaError(f"{directory / WEIGHTS} has other sizes than {MANIFEST} says; export the run again.")
+        raise SomaError(f"{directory / WEIGHTS} has sizes that differ from {MANIFEST}; export the run again.")
     router = None
     if about["routed"]:
         router = Router.load(directory / "router", Features.load(directory / "features"))
         if router.n != about["experts"]:
-            raise SomaError(f"{directory / 'router'} knows {router.n} experts, not {about['experts']}; export again.")
+            raise SomaError(
+                f"{directory / 'router'} has {router.n} clusters for {about['experts']} experts; export the run again."
+            )
     return spec, bodies, heads, router, about
 
 
@@ -134,7 +138,9 @@ def _verified(directory: Path) -> dict[str, Any]:
         raise SomaError(f"there is no folder {directory}; name one that `soma export` wrote.")
     path = directory / MANIFEST
     if not path.exists():
-        raise SomaError(f"{directory} holds no {MANIFEST}, so it is no model; name a folder that `soma export` wrote.")
+        raise SomaError(
+            f"{directory} has no {MANIFEST}, so it is not a model folder; name one that `soma export` wrote."
+        )
     about = read_json(path)
     if not isinstance(about, dict) or about.get("kind") != "ensemble":
         raise SomaError(f"{path} does not describe an ensemble; name a folder that `soma export` wrote.")
@@ -147,7 +153,7 @@ def _verified(directory: Path) -> dict[str, Any]:
         if not file.exists():
             raise SomaError(f"{file} is missing; copy the whole folder again, or export the run again.")
         if file.stat().st_size != known["bytes"] or sha256_file(file) != known["sha256"]:
-            raise SomaError(f"{file} was altered or cut short (its hash is not the one in {MANIFEST}); copy it again.")
+            raise SomaError(f"{file} was altered or truncated (its hash differs from {MANIFEST}); copy it again.")
     return about
 
 

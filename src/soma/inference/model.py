@@ -73,7 +73,7 @@ class Ensemble:
     def __post_init__(self) -> None:
         if not 1 <= self.k <= len(self.bodies):
             raise SomaError(
-                f"k = {self.k} experts cannot be averaged of {len(self.bodies)}; choose k between 1 and "
+                f"k = {self.k} experts cannot be averaged in an ensemble of {len(self.bodies)}; choose k between 1 and "
                 f"{len(self.bodies)}."
             )
         if not 1 <= self.prefix < self.window:
@@ -174,7 +174,9 @@ class Ensemble:
             SomaError: if the ensemble has no router, or k is out of range.
         """
         if self.router is None:
-            raise SomaError("this ensemble has no router: its experts share one shard or have shards without meaning.")
+            raise SomaError(
+                "this ensemble has no router: its experts share one shard or were trained on random shards."
+            )
         data = (text.encode() if isinstance(text, str) else text)[: self.prefix]
         experts = self.router.route([data], self.prefix, self.k if k is None else k)[0].tolist()
         similarity = self.router.similarities(data)

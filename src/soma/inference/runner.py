@@ -24,9 +24,9 @@ class Runner(ABC):
     def __init__(self, spec: LSTMSpec, bodies: Tensor, heads: Tensor) -> None:
         self.spec, self.experts = spec, len(bodies)
         if bodies.shape[1:] != (spec.size,) or heads.shape[1:] != (256, spec.embedding):
-            raise ValueError(f"bodies {tuple(bodies.shape)} and heads {tuple(heads.shape)} are not of {spec}")
+            raise ValueError(f"bodies {tuple(bodies.shape)} and heads {tuple(heads.shape)} do not fit {spec}")
         if len(heads) not in (1, len(bodies)):
-            raise ValueError(f"{len(heads)} heads for {len(bodies)} experts")
+            raise ValueError(f"{len(heads)} heads for {len(bodies)} experts; give one head, or one per expert")
 
     @abstractmethod
     def losses(

@@ -25,7 +25,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
-            raise SomaError(f"the temperature is {self.temperature}; give a number from 0 (the likeliest byte) up.")
+            raise SomaError(f"the temperature is {self.temperature}; give 0 (the likeliest byte) or a larger number.")
         if self.top_k is not None and not 1 <= self.top_k <= 256:
             raise SomaError(f"top-k is {self.top_k}; give a number of bytes from 1 to 256.")
         if self.top_p is not None and not 0 < self.top_p <= 1:

@@ -10,7 +10,7 @@ from soma.errors import SomaError
 from soma.files.atomic import read_json, write_json
 from soma.files.hashes import check_files, describe_files, sha256_json
 
-_AGAIN = "delete it and run the rule that makes it again."
+_AGAIN = "delete it and rerun the rule that makes it."
 
 
 def seal(directory: Path, kind: str, record: Mapping[str, Any], files: Iterable[str]) -> dict[str, Any]:

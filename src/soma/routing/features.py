@@ -152,8 +152,8 @@ def build_features(windows: Windows, settings: Routing, seed: int, output: Path)
     dims = min(settings.svd, len(words) - 1, len(ids) - 1)
     if dims < 1:
         raise SomaError(
-            f"{len(words)} words occur in at least routing.min_df = {settings.min_df} of the {len(ids)} sampled "
-            "windows, where features need at least 2; lower routing.min_df or use a larger corpus."
+            f"Only {len(words)} words occur in at least routing.min_df = {settings.min_df} of the {len(ids)} sampled "
+            "windows, but features need at least 2; lower routing.min_df or use a larger corpus."
         )
     svd = TruncatedSVD(dims, random_state=Stream.named(seed, "router", "svd").seed32())
     with threadpool_limits(1):  # the last bits of a multithreaded QR depend on the number of threads

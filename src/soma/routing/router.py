@@ -105,7 +105,9 @@ def build_router(
     """
     all_ND = open_vectors(vectors)
     if all_ND.shape[1] != features.dims or (len(ids) and ids[-1] >= len(all_ND)):
-        raise SomaError(f"{vectors} has shape {all_ND.shape}, which does not fit the features and the sample.")
+        raise SomaError(
+            f"{vectors} has shape {all_ND.shape}, which does not fit the features and the sample; make it again."
+        )
     x_ND = np.ascontiguousarray(all_ND[ids])
     fit = balanced_kmeans(x_ND, n, Stream.named(seed, "router", "centroids"), settings.iterations)
     s_ND = similarities(x_ND, fit.centroids_KD)
@@ -137,7 +139,10 @@ def assign_all(vectors: Path, router: Router, output: Path) -> NDArray[np.int64]
     """
     vectors_ND = open_vectors(vectors)
     if vectors_ND.shape[1] != router.features.dims:
-        raise SomaError(f"{vectors} has {vectors_ND.shape[1]} dimensions where the router has {router.features.dims}.")
+        raise SomaError(
+            f"{vectors} has {vectors_ND.shape[1]} dimensions but the router has {router.features.dims}; make both from "
+            "the same features."
+        )
     labels_N = np.empty(len(vectors_ND), np.uint16)
     for start in tqdm(range(0, len(labels_N), _CHUNK), "labels", disable=None):
         labels_N[start : start + _CHUNK] = router.assign(vectors_ND[start : start + _CHUNK])

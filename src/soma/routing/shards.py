@@ -91,18 +91,21 @@ def build_shards(
     n = len(validation_N)
     if partition == "clusters":
         if labels_N is None or len(labels_N) != n or (n and labels_N.max() >= experts):
-            found = "none" if labels_N is None else f"{len(labels_N)} labels up to {labels_N.max(initial=0)}"
-            raise SomaError(f"{n} windows and {experts} clusters need a label below {experts} each; got {found}.")
+            given = "none" if labels_N is None else f"{len(labels_N)} labels up to {labels_N.max(initial=0)}"
+            raise SomaError(
+                f"{n} windows and {experts} clusters need one label below {experts} per window, but got {given}; "
+                "assign the windows again."
+            )
         order, sizes_K = _by_label(labels_N, experts)
     elif partition == "random":
         order, sizes_K = _by_label(_deal(n, experts, seed), experts)
     else:
         order, sizes_K = np.arange(n, dtype=np.uint32), np.array([n])
-    kept = validation_N[order]
+    held_out = validation_N[order]
     owner = np.repeat(np.arange(len(sizes_K), dtype=np.uint16), sizes_K)
     counts_K = {
-        "train": np.bincount(owner[~kept], minlength=len(sizes_K)),
-        "validation": np.bincount(owner[kept], minlength=len(sizes_K)),
+        "train": np.bincount(owner[~held_out], minlength=len(sizes_K)),
+        "validation": np.bincount(owner[held_out], minlength=len(sizes_K)),
     }
     for part, counts in counts_K.items():
         if (empty := np.flatnonzero(counts == 0)).size:
@@ -121,8 +124,8 @@ def build_shards(
         **{part: _ranges(counts) * owners for part, counts in counts_K.items()},
     }
     with atomic_directory(output) as directory:
-        np.save(directory / "train.npy", order[~kept])
-        np.save(directory / "validation.npy", order[kept])
+        np.save(directory / "train.npy", order[~held_out])
+        np.save(directory / "validation.npy", order[held_out])
         seal(directory, "shards", record, _FILES)
     return Shards.open(output)
 

@@ -16,7 +16,7 @@ _LEFT_OUT = Path(".dvcignore")
 
 
 ADOPTIONS = "adoptions.json"
-"""File in which a campaign keeps the evidence for its adoptions (`steps.adopt`), newest last."""
+"""File in which a campaign keeps the evidence for its adoptions (`soma.commands.adopt`), newest last."""
 
 
 _UNCHECKED = ("logs", "benchmarks", "resume", "settings", "report.html", "manifest.json", "provenance.json", ADOPTIONS)

@@ -35,8 +35,8 @@ class Meaning:
 def of_statement(statement: ast.stmt) -> Meaning:
     """Return the meaning of a top-level statement; modifies the statement."""
     reader = _Reader()
-    reader.found.text = _text(reader.visit(statement))
-    return reader.found
+    reader.meaning.text = _text(reader.visit(statement))
+    return reader.meaning
 
 
 def bindings(statement: ast.Import | ast.ImportFrom) -> dict[str, str]:
@@ -45,7 +45,7 @@ def bindings(statement: ast.Import | ast.ImportFrom) -> dict[str, str]:
         whole = {alias.asname: alias.name for alias in statement.names if alias.asname}
         return whole | {(first := alias.name.split(".")[0]): first for alias in statement.names if not alias.asname}
     if statement.level or statement.module is None or any(alias.name == "*" for alias in statement.names):
-        raise ValueError(f"`{ast.unparse(statement)}` does not say what it imports; write it out")
+        raise ValueError(f"`{ast.unparse(statement)}` does not name what it imports; import each name explicitly")
     return {alias.asname or alias.name: f"{statement.module}.{alias.name}" for alias in statement.names}
 
 
@@ -53,7 +53,7 @@ class _Reader(ast.NodeTransformer):
     """A visitor that removes what has no meaning, numbers local variables, and notes what is used."""
 
     def __init__(self) -> None:
-        self.found = Meaning()
+        self.meaning = Meaning()
         self._scopes: list[_Scope] = []
         self._in_class = self._renames = False
         self._locals = 0
@@ -64,7 +64,7 @@ class _Reader(ast.NodeTransformer):
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         if isinstance(node.value, str) and node.value.endswith(".cpp"):
-            self.found.sources.add(node.value)
+            self.meaning.sources.add(node.value)
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
@@ -117,9 +117,9 @@ class _Reader(ast.NodeTransformer):
     def _enter(self, node: ast.AST, scope: _Scope) -> None:
         if not self._scopes:
             inside = list(ast.walk(node))
-            told = any(isinstance(n, ast.Name) and n.id in _READS_NAMES for n in inside)
+            reads_names = any(isinstance(n, ast.Name) and n.id in _READS_NAMES for n in inside)
             # The names in a nested class are attributes; distinguishing them is not worth the effort.
-            self._renames = not told and not any(isinstance(n, ast.ClassDef) for n in inside)
+            self._renames = not reads_names and not any(isinstance(n, ast.ClassDef) for n in inside)
             self._locals = 0
         if self._renames:
             self._locals = scope.number(self._locals)
@@ -150,9 +150,9 @@ class _Reader(ast.NodeTransformer):
             return self.generic_visit(node)
         scope = self._scope_of(root.id)
         if scope is None:
-            self.found.names.add(root.id + attributes)
+            self.meaning.names.add(root.id + attributes)
         elif root.id in scope.imports:
-            self.found.imports.add(scope.imports[root.id] + attributes)
+            self.meaning.imports.add(scope.imports[root.id] + attributes)
         else:
             root.id = scope.names[root.id]
         return node
@@ -163,11 +163,11 @@ class _Reader(ast.NodeTransformer):
         return node
 
     def visit_Import(self, node: ast.Import) -> ast.AST:
-        self.found.loads.update(alias.name for alias in node.names)
+        self.meaning.loads.update(alias.name for alias in node.names)
         return node
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
-        self.found.loads.update(bindings(node).values())
+        self.meaning.loads.update(bindings(node).values())
         return node
 
 
@@ -267,18 +267,18 @@ def of_cpp(source: str) -> str:
     """Return the tokens of a C++ file; a preprocessor line stays whole, as its spaces may matter."""
     words: list[str] = []
     directive, begins = False, True
-    for found in _CPP.finditer(source):
-        if found["line"]:
+    for token in _CPP.finditer(source):
+        if token["line"]:
             if directive:
                 words.append("\n")
             directive, begins = False, True
-        elif found["blank"]:
+        elif token["blank"]:
             if directive:
                 words.append(" ")
         else:
-            directive = directive or (begins and found["word"] == "#")
+            directive = directive or (begins and token["word"] == "#")
             begins = False
-            words.append(found["word"])
+            words.append(token["word"])
     return "\x1f".join(words).replace("\x1f \x1f\n", "\x1f\n")
 
 

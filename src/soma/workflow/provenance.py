@@ -126,14 +126,14 @@ def content(target: str) -> str:
 
 def _records(results: Path) -> list[tuple[str, dict[str, Any]]]:
     """Return the files of a campaign that are present, with their records."""
-    found = []
+    present = []
     for path in sorted(_RECORDS.rglob("*")) if _RECORDS.is_dir() else []:
         if path.is_file() and Path(target := _target(path)).is_relative_to(results) and Path(target).exists():
             record = json.loads(path.read_text(encoding="utf-8"))
             if record.get("shellcmd"):  # shown in the report, never compared
                 record["shellcmd"] = record["shellcmd"].replace(sys.executable, "python")
-            found.append((target, {k: v for k, v in record.items() if k not in _PASSING}))
-    return found
+            present.append((target, {k: v for k, v in record.items() if k not in _PASSING}))
+    return present
 
 
 def _target(path: Path) -> str:

@@ -26,7 +26,7 @@ from soma.training.checkpoint import LEG, MILESTONES, WEIGHTS
 from soma.training.job import Files
 
 FACTS = ("run", "part", "corpus_sha256", "shards_sha256", "engine", "start_sha256", "head_sha256")
-"""Fields of `steps.train.facts_of` in a run's record."""
+"""Fields of `soma.training.job.facts_of` in a run's record."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,9 @@ class Part:
         try:
             return cls(folder, record, RunSpec.model_validate(record["run"]))
         except (ValidationError, KeyError, TypeError):
-            raise SomaError(f"{folder / 'run.json'} is no record of a run that this version knows.") from None
+            raise SomaError(
+                f"{folder / 'run.json'} is not a run record that this version can read; pull it again."
+            ) from None
 
     @property
     def name(self) -> str:
@@ -186,7 +188,7 @@ def allowed(part: Part, engine: Engine, by_torch: bool) -> Allowed | None:
     if recorded != engine.name:
         return Allowed(f"recorded by the engine {recorded}, replayed by {engine.name}")
     if "repeats" not in part.record:
-        return Allowed("recorded before run.json said how exactly a run repeats")
+        return Allowed("recorded before run.json had the field `repeats`")
     return None
 
 
@@ -207,4 +209,4 @@ def read_rows(path: Path) -> pd.DataFrame:
     try:
         return pd.read_parquet(path)
     except (OSError, ValueError) as error:
-        raise SomaError(f"{path} is not a whole Parquet file ({error}).") from None
+        raise SomaError(f"{path} is not a complete Parquet file ({error}); pull it again.") from None

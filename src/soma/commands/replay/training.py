@@ -97,28 +97,28 @@ def _compare_failure(part: Part, trainer: Trainer, agreement: Agreement, last: i
 
 
 def _compare_history(part: Part, progress: Progress, agreement: Agreement, after: int, last: int) -> None:
-    """Compare the rows of updates after `after`, field by field: what was drawn before values computed from it."""
+    """Compare the rows of updates after `after`, field by field: random draws before values computed from them."""
     with reading("history.parquet"):
         recorded = _rows(part.history, after, last)
     here = _rows(history_of(progress), after, last)
     agreement.same("rows of history.parquet", len(recorded), len(here))
     floats = [name for name in HISTORY_COLUMNS if name not in _EXACT]
-    for known, found in zip(recorded.to_dict("records"), here.to_dict("records"), strict=True):
-        where = {"expert": found["expert"], "update": found["update"]}
+    for known, repeated in zip(recorded.to_dict("records"), here.to_dict("records"), strict=True):
+        where = {"expert": repeated["expert"], "update": repeated["update"]}
         for name in _EXACT:
-            agreement.same(name, known.get(name), found[name], **where)
+            agreement.same(name, known.get(name), repeated[name], **where)
         for name in floats:
-            agreement.close(name, known.get(name, float("nan")), found[name], **where)
+            agreement.close(name, known.get(name, float("nan")), repeated[name], **where)
 
 
 def _rows(history: pd.DataFrame, after: int, last: int) -> pd.DataFrame:
     return history[(history["update"] > after) & (history["update"] <= last)]
 
 
-def _compare_weights(part: Part, kept: dict[str, Tensor], agreement: Agreement) -> None:
+def _compare_weights(part: Part, tensors: dict[str, Tensor], agreement: Agreement) -> None:
     """Compare the final weights by the hash of their file, else tensor by tensor."""
     with tempfile.TemporaryDirectory() as folder:
-        publish(Path(folder), part.run, part.name, kept, sha256_json(part.facts), [WEIGHTS])
+        publish(Path(folder), part.run, part.name, tensors, sha256_json(part.facts), [WEIGHTS])
         if sha256_file(Path(folder) / WEIGHTS) == part.record["weights_sha256"]:
             return
         made = load_tensors(Path(folder) / WEIGHTS)[0]

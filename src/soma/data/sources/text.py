@@ -24,10 +24,10 @@ def parts(source: TextSource) -> list[Part]:
     root = Path(source.path).expanduser()
     if not root.is_dir():
         raise SomaError(f"{root} is not a folder; set the source's `path` to one that holds text files.")
-    found = ((path.relative_to(root), path) for path in root.rglob("*") if path.suffix.lower() in _READERS)
+    paths = ((path.relative_to(root), path) for path in root.rglob("*") if path.suffix.lower() in _READERS)
     listing = sorted(
         (relative.as_posix(), path.stat().st_size, path.stat().st_mtime_ns)
-        for relative, path in found
+        for relative, path in paths
         if not any(name.startswith(".") for name in relative.parts) and path.is_file()
     )
     if not listing:
