@@ -56,7 +56,7 @@ def test_records_come_back_for_the_files_that_they_are_about(snakemake):
         make(snakemake, target, "old")
     make(snakemake, "results/two/else.txt", "old")
     provenance.pack(RESULTS)
-    assert set(json.loads(provenance.packed(RESULTS).read_text())) == set(targets)
+    assert set(provenance.records(RESULTS)) == set(targets)
     assert "job_hash" not in provenance.packed(RESULTS).read_text()
 
     forget(snakemake, *targets)
@@ -86,8 +86,26 @@ def test_records_of_files_that_are_not_here_stay(snakemake):
     Path(gone).unlink()
     make(snakemake, here, "new", "other text")
     provenance.pack(RESULTS)
-    found = json.loads(provenance.packed(RESULTS).read_text())
-    assert {target: entry["record"]["params"] for target, entry in found.items()} == {here: ["new"], gone: ["old"]}
+    records = provenance.records(RESULTS)
+    assert {target: record["params"] for target, record in records.items()} == {here: ["new"], gone: ["old"]}
+
+
+def test_a_job_is_one_line_and_the_first_editions_format_is_read(snakemake):
+    first, second, other = (f"{RESULTS}/{name}.txt" for name in ("a", "b", "c"))
+    for target, value in ((first, "one"), (second, "one"), (other, "two")):
+        make(snakemake, target, value)
+    provenance.pack(RESULTS)
+    path = provenance.packed(RESULTS)
+    lines = path.read_text().splitlines()
+    assert [sum(f'"{target}"' in line for target in (first, second, other)) for line in lines] == [0, 2, 1, 0]
+    records = provenance.records(RESULTS)
+    old = {target: {"record": records[target], "content": provenance.content(target)} for target in records}
+    path.write_text(json.dumps(old))
+    forget(snakemake, first, second, other)
+    provenance.unpack(RESULTS)
+    assert params(snakemake, first) == params(snakemake, second) == ["one"]
+    provenance.pack(RESULTS)
+    assert provenance.records(RESULTS) == records
 
 
 def test_a_folder_with_other_content_keeps_its_date(snakemake):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from soma.errors import SomaError
-from soma.files.atomic import write_json
+from soma.files.atomic import write_bytes
 from soma.files.hashes import sha256_file, sha256_json
 
 STATE = Path(".snakemake")
@@ -31,6 +31,8 @@ _OLD = 315532800.0
 """1980: older than every output, and valid in every file system and archive."""
 _PASSING = ("job_hash", "external_jobid", "incomplete")
 """Fields about the process that made a file, of no use to a later one."""
+_TIMES = ("starttime", "endtime")
+"""Fields that differ between the files of one job."""
 
 Entries = dict[str, dict[str, Any]]
 """For each file, Snakemake's `record` and the hash of the `content` that it describes."""
@@ -54,7 +56,7 @@ def pack(results: Path) -> None:
         entries[target] = {"record": record, "content": before["content"] if same and before else content(target)}
     if entries:
         if entries != known:
-            write_json(packed(results), entries)
+            _write(packed(results), entries)
         _mark(results)
 
 
@@ -70,7 +72,7 @@ def replace(results: Path, changed: Records) -> None:
         _write_record(target, record)
         known = content(target) if Path(target).exists() else entries[target]["content"]
         entries[target] = {"record": record, "content": known}
-    write_json(packed(results), entries)
+    _write(packed(results), entries)
     pack(results)
 
 
@@ -102,14 +104,33 @@ def unpack(results: Path) -> None:
 
 def _read(path: Path) -> Entries:
     try:
-        entries: Entries = json.loads(path.read_text(encoding="utf-8"))
+        stored = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise SomaError(
             f"{path} is not readable JSON ({error}); take the one that belongs to dvc.lock: git checkout HEAD {path}"
         ) from None
+    if isinstance(stored, dict):  # as the first edition wrote it: a record for each file
+        return stored
+    entries: Entries = {}
+    for job in stored:
+        for target, own in job["files"].items():
+            times = {name: own[name] for name in _TIMES if name in own}
+            entries[target] = {"record": job["record"] | times, "content": own["content"]}
     return entries
+
+
+def _write(path: Path, entries: Entries) -> None:
+    """Write one line for each job, which its files share, so that a person can read what changed in a diff."""
+    jobs: dict[str, dict[str, Any]] = {}
+    for target, entry in sorted(entries.items()):
+        times = {name: entry["record"][name] for name in _TIMES if name in entry["record"]}
+        shared = {name: value for name, value in entry["record"].items() if name not in _TIMES}
+        job = jobs.setdefault(sha256_json(shared), {"files": {}, "record": shared})
+        job["files"][target] = {"content": entry["content"]} | times
+    lines = ",\n".join(json.dumps(job, sort_keys=True, ensure_ascii=False) for job in jobs.values())
+    write_bytes(path, f"[\n{lines}\n]\n".encode())
 
 
 def content(target: str) -> str:
