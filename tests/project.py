@@ -36,6 +36,14 @@ class Project:
         shutil.copy(ROOT / "Snakefile", folder)
         self.environment = os.environ | {"PYTHONPATH": str(folder / "src")}
 
+    @classmethod
+    def copy_of(cls, project: Project, folder: Path) -> Project:
+        """Return a copy of a checkout with all that it has made."""
+        shutil.copytree(project.folder, folder, symlinks=True)
+        copy = cls.__new__(cls)
+        copy.folder, copy.environment = folder, os.environ | {"PYTHONPATH": str(folder / "src")}
+        return copy
+
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "-m", *words]
 

@@ -46,7 +46,7 @@ def small() -> dict:
         ({"products": {"variance": {"n_pert": [3]}}}, r"every n_pert must divide probes \(128\)"),
         ({"products": {"active": {"arms": ["soma-n2"], "pairs": "soma-n2"}}}, "fewer than three experts"),
         ({"products": {"sweep": {"batch": [24]}}}, r"holds 24, which is not a multiple of the arm's 16"),
-        ({"products": {"populations": {"arm": "soma-n2"}}}, "no `eggroll` arm"),
+        ({"products": {"populations": {"arm": "soma-n2"}}}, "not an `eggroll` arm"),
         ({"products": {"inference": {"arms": ["soma-n8", "soma-n16", "pair-n4"]}}}, "`pair-n4`, which is not among"),
     ],
 )

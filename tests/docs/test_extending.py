@@ -1,11 +1,11 @@
 """The examples of docs/extending.md work as the page says."""
 
 import yaml
-from tests.examples import blocks, imported
+from tests.examples import blocks
 from tests.project import ROOT
 from tests.training.small_runs import spec, trained, trainer
 
-from soma.config.campaign import load, merge, read_yaml, resolve
+from soma.config.campaign import merge, read_yaml, resolve
 from soma.plan import make_plan
 from soma.training.learner import LEARNERS, learner_of
 from soma.training.methods.spsa import SPSALearner
@@ -32,12 +32,3 @@ def test_the_method_of_the_example_trains_in_the_same_loop(tmp_path, monkeypatch
     signed.train(lambda: None)
     assert signed.progress.kept.keys() == plain.kept.keys()
     assert signed.progress.history[-1][3] < signed.progress.history[0][3]
-
-
-def test_the_table_of_the_example_lists_every_arm(tmp_path):
-    module = imported(blocks(PAGE, "python")[1], tmp_path / "parameters.py")
-    plan = make_plan(load(ROOT / "config/config.yaml", ROOT / "config/toy.yaml"))
-    table = module.parameters(plan)
-    assert [row[0].text for row in table.rows] == list(plan.config.products.fixed_size.arms)
-    table.write(tmp_path)
-    assert (tmp_path / "parameters.md").exists()

@@ -1,6 +1,34 @@
-"""The jobs that make all products anew from the toy campaign's evaluation."""
+"""The jobs that make products of the toy campaign anew, by rule, as the catalogue says."""
 
-from soma.catalogue import FIGURES, SUMMARIES, TABLES
+from __future__ import annotations
 
-SUMMARISED = {"summarise": len(SUMMARIES), "summarise_costs": 1, "summary": 1, "metrics": 1}
-PRODUCTS = SUMMARISED | {"table": len(TABLES), "figure": len(FIGURES)}
+from collections.abc import Collection
+
+from soma.catalogue import CLAIMS, FIGURES, FRONT, METRICS, SUMMARIES, TABLES, Losses, Read, Verdicts
+
+PRODUCTS = {"summarise": len(SUMMARIES), "summarise_costs": 1, "summary": 1, "metrics": 1}
+PRODUCTS |= {"table": len(TABLES), "figure": len(FIGURES)}
+"""All of them."""
+EVALUATED = {p for s in SUMMARIES.values() for r in s.reads if isinstance(r, Losses) for p in r.products}
+"""Products of the configuration whose arms are evaluated."""
+
+
+def remade(*changed: str, losses: Collection[str] = ()) -> dict[str, int]:
+    """Count the jobs that follow from changed rows, or from losses of the arms of products."""
+    names = set(changed)
+
+    def touched(reads: tuple[Read, ...]) -> bool:
+        read = {name for r in reads for name in ([r] if isinstance(r, str) else _judged(r))}
+        return bool(names & read) or any(isinstance(r, Losses) and set(losses) & set(r.products) for r in reads)
+
+    while more := {name for name, summary in SUMMARIES.items() if name not in names and touched(summary.reads)}:
+        names |= more
+    tables = sum(touched(table.reads) for table in TABLES.values())
+    figures = {name for name, figure in FIGURES.items() if touched(figure.reads)}
+    jobs = {"summarise": len(names & SUMMARIES.keys()), "table": tables, "figure": len(figures)}
+    jobs |= {"metrics": int(touched(METRICS)), "summary": int(touched(FRONT) or "figure1" in figures)}
+    return {rule: count for rule, count in jobs.items() if count}
+
+
+def _judged(read: Read) -> list[str]:
+    return [name for claim in CLAIMS for name in claim.reads] if isinstance(read, Verdicts) else []

@@ -13,21 +13,26 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from soma.catalogue import CLAIMS, FIGURES, TABLES
+from soma.catalogue import CLAIMS, FIGURES, MEASUREMENTS, SUMMARIES, TABLES
 from soma.files.hashes import sha256_file
 from soma.report.summary import BEGIN
 from soma.runs import part_experts
+from tests.examples import blocks
 from tests.project import Project
 from tests.workflow.golden import machine, shards
 from tests.workflow.processes import train_command, wait_for
-from tests.workflow.products import PRODUCTS
+from tests.workflow.products import EVALUATED, PRODUCTS, remade
 
 pytestmark = pytest.mark.workflow
 
 
-def table(project: Project, name: str) -> list[dict[str, str]]:
-    with (project.folder / f"results/toy/tables/{name}.csv").open() as f:
+def csv_rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as f:
         return list(csv.DictReader(f))
+
+
+def table(project: Project, name: str) -> list[dict[str, str]]:
+    return csv_rows(project.folder / f"results/toy/tables/{name}.csv")
 
 
 def test_every_product_is_there_and_nothing_is_left_to_do(toy):
@@ -283,15 +288,18 @@ def test_an_edited_key_reruns_exactly_what_it_touches(toy, change, expected):
     assert toy.planned(toy.overlay(change)) == expected
 
 
-CPP, KERNELS = "src/soma/forward/csrc/engine.cpp", "src/soma/forward/triton_kernels.py"
-SPSA, FIGURE = "src/soma/estimators/spsa.py", "src/soma/report/figures/comparisons.py"
-TABULATED = {"table": len(TABLES), "summary": 1}
-REPORTED = {"metrics": 1, "summary": 1}
-COUNTED = REPORTED | {"summarise_costs": 1, "summarise": 3, "table": 6, "figure": 5}
-RESAMPLED = REPORTED | {"summarise": 20, "table": 15, "figure": 12}
-DRAWN = {"figure": len(FIGURES), "summary": 1}
-OF_RUNS = {"evaluate": 23, "measure": 7, "choose": 1, "evaluate_chosen": 1}
-OF_RUNS |= REPORTED | {"summarise_costs": 1, "summarise": 19, "table": 20, "figure": 17}
+CPP, KERNELS, CATALOGUE = (
+    f"src/soma/{name}" for name in ("forward/csrc/engine.cpp", "forward/triton_kernels.py", "catalogue.py")
+)
+SPSA, FIGURE = "src/soma/estimators/spsa.py", "src/soma/report/figures/gradients.py"
+COUNTED = remade("costs") | {"summarise_costs": 1}
+# Searches have an interval over seeds alone.
+RESAMPLED = remade(*(SUMMARIES.keys() - {"tuning", "populations"}))
+OF_RUNS = remade("costs", "tuning-test", *MEASUREMENTS, losses=EVALUATED - {"populations"}) | {
+    "summarise_costs": 1,
+    "measure": 7,
+}
+OF_RUNS |= {"evaluate": 23, "choose": 1, "evaluate_chosen": 1}
 ESTIMATED = OF_RUNS | {
     "train_seed": 6,
     "train_expert": 41,
@@ -304,11 +312,17 @@ CODE_EDITS = {
     "the loader of a source that nothing reads": ("src/soma/data/sources/fineweb.py", "return", "return None or", {}),
     "a local variable of the estimator": (SPSA, "slopes", "differences", {}),
     "a docstring": (SPSA, "Average the estimates over accumulated batches", "Average the estimates", {}),
-    "where a file is put": ("src/soma/manifest.py", "os.chmod(temporary, 0o644)", "os.chmod(temporary, 0o640)", {}),
-    "how costs are added up": ("src/soma/cost.py", "n * (end - start)", "(end - start)", COUNTED),
-    "a caption of the report": ("workflow/report/table.rst", "Settings of the paper", "The paper's settings", {}),
-    "the title of an axis": (FIGURE, 'set_xlabel("updates")', 'set_xlabel("update")', DRAWN),
-    "the title of a table": ("src/soma/report/comparisons.py", "Against backpropagation", "Other", TABULATED),
+    "where a file is put": ("src/soma/files/atomic.py", "os.chmod(temporary, 0o644)", "os.chmod(temporary, 0o640)", {}),
+    "how costs are added up": ("src/soma/accounting/cost.py", "n * (end - start)", "(end - start)", COUNTED),
+    "a caption of the report": (CATALOGUE, "Settings of the paper", "The paper's settings", {"table": 1, "summary": 1}),
+    "the title of a table": (CATALOGUE, "Table 5. Against", "Table 5. Beside", {"table": 1, "summary": 1}),
+    "the title of an axis": (FIGURE, 'set_xlabel("updates")', 'set_xlabel("update")', {"figure": 1}),
+    "a note of a table": (
+        "src/soma/report/tables/settings.py",
+        "counted from the tensors",
+        "of the tensors",
+        {"table": 1},
+    ),
     "an interval": ("src/soma/analysis/bootstrap.py", "[0.025, 0.975]", "[0.05, 0.95]", RESAMPLED),
     "the estimator's arithmetic": (SPSA, "(2 * np.array(eps)", "(3 * np.array(eps)", ESTIMATED),
     "the compiled engine": (CPP, "int ", "long ", FORWARDED),
@@ -332,10 +346,33 @@ def test_an_edited_rule_reruns_its_jobs(toy):
     path = toy.folder / "workflow/rules/report.smk"
     source = path.read_text()
     try:
-        path.write_text(source.replace("--sets {SETS} --routing {ROUTING}", "--routing {ROUTING} --sets {SETS}"))
-        assert toy.planned() == {"table": len(TABLES), "summary": 1}
+        old, new = "table --log {log} --name {wildcards.name}", "table --name {wildcards.name} --log {log}"
+        assert old in source
+        path.write_text(source.replace(old, new))
+        assert toy.planned() == {"table": len(TABLES)}
     finally:
         path.write_text(source)
+
+
+def test_a_table_of_ones_own_is_two_functions_and_two_entries(toy, tmp_path):
+    """The example of docs/extending.md, in a copy of the campaign: it is built, and nothing else is made anew."""
+    rows, table, summary_entry, table_entry = blocks("extending.md", "python")[1:5]
+    copy = Project.copy_of(toy, tmp_path / "copy")
+    source = copy.folder / "src/soma"
+    (source / "analysis/documents.py").write_text(rows)
+    (source / "report/tables/documents.py").write_text(table)
+    catalogue = (source / "catalogue.py").read_text()
+    for after, entry in (("_SUMMARIES = (\n", summary_entry), ('    "Ablations": (\n', table_entry)):
+        assert catalogue.count(after) == 1
+        catalogue = catalogue.replace(after, f"{after}{entry}\n")
+    (source / "catalogue.py").write_text(catalogue)
+    assert copy.planned() == {"summarise": 1, "table": 1, "summary": 1}
+    copy.snakemake("results/toy/tables/documents-won.md", "results/toy/README.md")
+    cells = {(r["row"], r["column"]): r for r in csv_rows(copy.folder / "results/toy/tables/documents-won.csv")}
+    won = cells["0", "documents won by SOMA (%)"]
+    assert 0 <= float(won["value"]) <= 100
+    assert won["status"] == "measured"
+    assert "[Documents won](tables/documents-won.md)" in (copy.folder / "results/toy/README.md").read_text()
 
 
 def test_a_killed_training_job_ends_with_the_same_bytes(toy, tmp_path):
