@@ -54,8 +54,9 @@ lint: setup
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/mypy
 
-docs: setup  # generate config/README.md and the JSON schema from soma.config, README.md and docs/results.md from results/small
+docs: setup  # config/README.md, the JSON schema, docs/architecture.md, and the pages that quote results/small
 	$(BIN)/python -m soma.config.docs
+	$(BIN)/python docs/architecture.py
 	$(BIN)/python -m soma.report.pages
 
 lock:  # needs uv; run it after you change the dependencies in pyproject.toml

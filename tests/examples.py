@@ -18,6 +18,11 @@ def blocks(page: str, language: str) -> list[str]:
 def imported(code: str, path: Path) -> ModuleType:
     """Write a module to a file and import it from there."""
     path.write_text(code)
+    return module_at(path)
+
+
+def module_at(path: Path) -> ModuleType:
+    """Import the module of a file."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

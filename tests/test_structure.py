@@ -18,32 +18,14 @@ from soma.errors import SomaError
 from soma.routing.artefact import seal
 from soma.routing.features import open_vectors
 from soma.routing.router import Router
+from tests.examples import module_at
 from tests.project import ROOT
 
 SOURCE = ROOT / "src/soma"
 RULES = [ROOT / "Snakefile", *sorted((ROOT / "workflow/rules").glob("*.smk"))]
 
-# A module may import modules of its own line and of the lines above it.
-LAYERS = [
-    {"errors", "numerics", "catalogue"},
-    {"files"},
-    {"config"},
-    {"models"},
-    {"runs"},
-    {"data", "routing", "plan"},
-    {"forward", "layout"},
-    {"estimators"},
-    {"accounting"},
-    {"training"},
-    {"evaluation"},
-    {"inference", "analysis"},
-    {"measurements"},
-    {"report"},
-    {"workflow", "steps"},
-    {"commands"},
-    {"cli"},
-]
-RANK = {name: i for i, layer in enumerate(LAYERS) for name in layer}
+ARCHITECTURE = module_at(ROOT / "docs/architecture.py")
+RANK = {name: i for i, layer in enumerate(ARCHITECTURE.LAYERS) for name in layer}
 
 
 def modules(folder=SOURCE):
@@ -75,6 +57,11 @@ def test_dependencies_point_one_way():
                 if RANK[other] > RANK[unit(path)] or (RANK[other] == RANK[unit(path)] and other != unit(path)):
                     wrong.append(f"{path.name} imports {name}")
     assert not wrong
+
+
+def test_the_page_on_architecture_is_what_the_imports_say():
+    assert ARCHITECTURE.rooms().keys() == RANK.keys()
+    assert ARCHITECTURE.PAGE.read_text() == ARCHITECTURE.page(), "run `make docs`"
 
 
 def test_only_evaluation_opens_the_test_set():

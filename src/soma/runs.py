@@ -13,6 +13,10 @@ from soma.models.gru_spec import GRUSpec
 from soma.models.gru_spec import operations_per_token as gru_operations_per_token
 from soma.models.spec import LSTMSpec
 
+Iterate = Literal["last", "average"]
+"""The last iterate itself, or the exponential average of the iterates."""
+ITERATES: tuple[Iterate, ...] = ("last", "average")
+
 
 class RunSpec(Model):
     """One training run, described by data alone; a training job reads this and nothing else."""

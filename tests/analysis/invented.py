@@ -10,9 +10,9 @@ import pandas as pd
 from soma.accounting.cost import Ledger
 from soma.analysis.costs import run_costs
 from soma.config.campaign import load
-from soma.evaluation.rows import COLUMNS, ITERATES
+from soma.evaluation.rows import COLUMNS
 from soma.plan import Plan, make_plan
-from soma.runs import RunSpec
+from soma.runs import ITERATES, RunSpec
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS, BYTES = 12, 100

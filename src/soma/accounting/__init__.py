@@ -1,0 +1,1 @@
+"""The time that training takes, by cost quantity, and the device that it is measured on."""

@@ -15,8 +15,8 @@ from soma.analysis.contrasts import (
 )
 from soma.analysis.scores import Scores
 from soma.analysis.verdict import Difference, difference_of
-from soma.evaluation.rows import ITERATES
 from soma.plan import Plan
+from soma.runs import ITERATES
 
 
 def losses(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:

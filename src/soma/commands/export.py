@@ -11,11 +11,10 @@ import pandas as pd
 
 from soma.errors import SomaError
 from soma.evaluation.published import Published
-from soma.evaluation.rows import Iterate
 from soma.files.atomic import read_json
 from soma.inference.card import COSTS, Card, Cost, Loss
 from soma.inference.folder import export as write_folder
-from soma.runs import RunSpec
+from soma.runs import Iterate, RunSpec
 
 _LICENCES = {
     "sotu": "public domain (works of the US federal government)",

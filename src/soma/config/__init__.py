@@ -1,0 +1,1 @@
+"""The configuration of a campaign: typed, checked before anything runs, and documented."""

@@ -1,1 +1,1 @@
-"""The path from raw text to training windows and evaluation sets: download, encode, screen, choose."""
+"""From sources to bytes, windows and evaluation sets."""

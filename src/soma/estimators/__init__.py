@@ -1,0 +1,1 @@
+"""Gradient estimates from losses: SPSA and its relatives, EGGROLL, and backpropagation."""

@@ -13,10 +13,10 @@ from torch import Tensor
 
 from soma.data.sets import EvaluationSet, open_external, open_test, open_validation
 from soma.evaluation.ensemble import TokenLosses, lstm_losses, mixture_losses, selected_losses
-from soma.evaluation.rows import COLUMNS, ITERATES, Iterate
+from soma.evaluation.rows import COLUMNS
 from soma.forward.engine import Engine
 from soma.models import gru
-from soma.runs import RunSpec
+from soma.runs import ITERATES, Iterate, RunSpec
 from soma.training.checkpoint import Checkpoints
 
 Role = Literal["validation", "test", "external"]

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.data.sets import EvaluationSet
-from soma.evaluation.rows import Iterate
 from soma.files.atomic import read_json
 from soma.models.lstm import initialise
 from soma.numerics.rng import Stream
 from soma.routing.features import Features
 from soma.routing.router import Router
-from soma.runs import RunSpec
+from soma.runs import Iterate, RunSpec
 from soma.training.checkpoint import Checkpoints
 
 

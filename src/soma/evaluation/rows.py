@@ -1,11 +1,5 @@
 """Keys and columns of an evaluation's rows."""
 
-from typing import Literal
-
-Iterate = Literal["last", "average"]
-"""The last iterate itself, or the exponential average of the iterates."""
-ITERATES: tuple[Iterate, ...] = ("last", "average")
-
 KEYS = ("run", "set", "split", "update", "iterate", "k", "document")
 COLUMNS = (*KEYS, "document_id", "group", "host", "windows", "bytes", "nats")
 """KEYS, then the document's id in the corpus, row group and host, and `nats` summed over the scored `bytes`."""

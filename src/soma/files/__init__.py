@@ -1,0 +1,1 @@
+"""Atomic writes, hashes, and errors of the disk as sentences."""

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from soma.errors import SomaError
-from soma.evaluation.rows import Iterate
 from soma.files.atomic import atomic_directory, read_json, write_bytes, write_json
 from soma.files.hashes import describe_files, sha256_file, sha256_json
 from soma.inference.card import Card, card
 from soma.models.spec import VOCABULARY, LSTMSpec
 from soma.routing.features import Features
 from soma.routing.router import Router
+from soma.runs import Iterate
 from soma.training.checkpoint import load_tensors, save_tensors
 
 FORMAT = 1

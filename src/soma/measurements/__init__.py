@@ -1,0 +1,1 @@
+"""Measurements at saved checkpoints, one module each; none may open the test set."""

@@ -1,0 +1,1 @@
+"""Tables, figures and pages, one module per family. Rows come from `soma.analysis`; nothing is computed here."""

@@ -1,0 +1,1 @@
+"""From training windows to features, clusters, the router, and the shard of every expert."""

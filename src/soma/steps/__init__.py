@@ -1,1 +1,1 @@
-"""One function per workflow rule: open the inputs, call the library, write the declared outputs."""
+"""The steps of the workflow: one module and function for each, with the name of its subcommand and rule."""

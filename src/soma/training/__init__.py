@@ -1,0 +1,1 @@
+"""The training loop: learners for each method, optimiser, schedule, checkpoints and exact resume."""

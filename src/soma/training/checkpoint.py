@@ -27,9 +27,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from soma.errors import SomaError
-from soma.evaluation.rows import ITERATES, Iterate
 from soma.files.atomic import atomic_path
-from soma.runs import RunSpec, part_experts
+from soma.runs import ITERATES, Iterate, RunSpec, part_experts
 
 WEIGHTS, MILESTONES, LEG = "weights.safetensors", "milestones.safetensors", "leg.safetensors"
 

@@ -25,9 +25,8 @@ from torch import Tensor
 
 from soma.accounting.cost import Ledger
 from soma.errors import SomaError
-from soma.evaluation.rows import ITERATES
 from soma.numerics import exact
-from soma.runs import RunSpec
+from soma.runs import ITERATES, RunSpec
 from soma.training.checkpoint import LEG, MEMORY, load_tensors, save_tensors, tensor_name
 from soma.training.learner import Learner, Shard, Windows
 from soma.training.plateau import PlateauState, observe, scheduled
