@@ -68,6 +68,8 @@ class Measurement:
     """True to measure at the first milestone too."""
     timed: bool = False
     """True if rows hold times: the measurement has the machine to itself, and its rows differ from run to run."""
+    computes_with: Literal["an engine", "a runner"] = "an engine"
+    """An engine of `soma.forward`, or a runner of `soma.inference`."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ _MEASUREMENTS = (
     Measurement("objective", "objective"),
     Measurement("reference", "reference", early=True, timed=True),
     Measurement("active", "active"),
-    Measurement("inference", "inference", timed=True),
+    Measurement("inference", "inference", timed=True, computes_with="a runner"),
     Measurement("estimator-variance", "estimators", opens="first arm"),
     Measurement("precision", "precision", opens="first run"),
 )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
+from soma.catalogue import MEASUREMENTS
 from soma.config.training import Compute
 from soma.files.atomic import read_json
 from soma.plan import Plan
@@ -37,8 +38,10 @@ class RunCode:
 
     def measure(self, name: str) -> str:
         """Return the code of a measurement at the checkpoints of runs."""
-        if name == "inference":  # it uses the fastest runner for the device, which no run's record names
-            return code(f"measure-inference/{'cpu' if self.plan.config.compute.device == 'cpu' else 'triton'}+torch")
+        if (
+            MEASUREMENTS[name].computes_with == "a runner"
+        ):  # it uses the fastest runner for the device, which no run's record names
+            return code(f"measure-{name}/{'cpu' if self.plan.config.compute.device == 'cpu' else 'triton'}+torch")
         return code(f"measure-{name}/{self._engines(self.plan.measured_runs(name))}")
 
     def _engines(self, runs: Iterable[RunSpec]) -> str:

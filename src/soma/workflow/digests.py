@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from soma.catalogue import MEASUREMENTS, Measurement
 from soma.errors import SomaError
 from soma.workflow import meaning
 from soma.workflow.meaning import Meaning
@@ -57,8 +58,11 @@ class _Step:
     """True if the claims are judged, by the functions that the catalogue names."""
 
 
-def _measurement(name: str, *starts: str, varies: str = ENGINES) -> _Step:
-    return _Step((f"soma.measurements.{name}.measure", "soma.steps.measure.measure", *starts), (varies,))
+def _measurement(measurement: Measurement) -> _Step:
+    module = f"soma.measurements.{measurement.name.replace('-', '_')}.measure"
+    device = ("soma.accounting.machine",) if measurement.timed else ()
+    registry = ENGINES if measurement.computes_with == "an engine" else RUNNERS
+    return _Step((module, "soma.steps.measure.measure", *device), (registry,))
 
 
 STEPS = {
@@ -72,13 +76,7 @@ STEPS = {
     "shard": _Step(("soma.steps.shard.shard",)),
     "train": _Step(("soma.training.job.train_part",), (LEARNERS, ENGINES)),
     "evaluate": _Step(("soma.steps.evaluate.evaluate",), (ENGINES,)),
-    "measure-variance": _measurement("variance"),
-    "measure-objective": _measurement("objective"),
-    "measure-reference": _measurement("reference", "soma.accounting.machine"),
-    "measure-active": _measurement("active"),
-    "measure-inference": _measurement("inference", "soma.accounting.machine", varies=RUNNERS),
-    "measure-estimator-variance": _measurement("estimator_variance"),
-    "measure-precision": _measurement("precision"),
+    **{f"measure-{name}": _measurement(measurement) for name, measurement in MEASUREMENTS.items()},
     "choose": _Step(("soma.steps.choose.choose",)),
     "summarise": _Step(("soma.steps.summarise.summarise",), lists=("Summary", "soma.analysis")),
     "summarise-costs": _Step(("soma.steps.summarise_costs.summarise_costs", "soma.accounting.cost")),
