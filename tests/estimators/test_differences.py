@@ -7,7 +7,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from soma.config.training import Difference, Training
+from soma.config.training import FiniteDifference, Training
 from soma.estimators import spsa
 from soma.forward.engine import create
 from soma.forward.probes import ProbeKind, Probes
@@ -18,7 +18,7 @@ from soma.numerics.rng import Stream
 from soma.runs import operations_of
 from tests.estimators.objectives import SPEC, G, M, estimate, linear
 
-DIFFERENCES = get_args(Difference)
+DIFFERENCES = get_args(FiniteDifference)
 KINDS = get_args(ProbeKind)
 DIAGONAL = np.random.default_rng(1).normal(size=M)
 START = torch.from_numpy(np.random.default_rng(2).normal(size=(1, M)))

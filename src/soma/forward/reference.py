@@ -10,7 +10,7 @@ from torch import Tensor
 from soma.forward.engine import Engine
 from soma.forward.probes import Probes
 from soma.models import lstm
-from soma.models.spec import LSTMSpec
+from soma.models.experts import Experts
 
 
 class ReferenceEngine(Engine):
@@ -20,9 +20,7 @@ class ReferenceEngine(Engine):
 
     def losses(
         self,
-        spec: LSTMSpec,
-        theta: Tensor,
-        head: Tensor,
+        experts: Experts,
         tokens: NDArray[np.uint8],
         probes: Probes,
         eps: list[float],
@@ -30,20 +28,17 @@ class ReferenceEngine(Engine):
     ) -> NDArray[np.float64]:
         z = torch.from_numpy(probes.vectors()).double()
         out = np.empty((*z.shape[:2], len(signs)))
-        for e in range(z.shape[0]):
+        for e, expert in enumerate(experts.to(torch.float64)):
             for j in range(z.shape[1]):
                 for s, sign in enumerate(signs):
-                    copy = theta[e].double() + sign * eps[e] * z[e, j]
-                    out[e, j, s] = self.token_losses(spec, copy[None], head[e : e + 1], tokens[e : e + 1]).mean()
+                    copy = expert.copies(expert.theta + sign * eps[e] * z[e, j])
+                    out[e, j, s] = self.token_losses(copy, tokens[e : e + 1]).mean()
         return out
 
-    def token_losses(
-        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]
-    ) -> NDArray[np.float64]:
+    def token_losses(self, experts: Experts, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
         targets = torch.from_numpy(tokens[:, :, 1:])
-        losses = lstm.cross_entropy(self.hidden(spec, theta, head, tokens), head.double(), targets)
-        return losses.numpy()
+        return lstm.cross_entropy(self.hidden(experts, tokens), experts.head.double(), targets).numpy()
 
-    def hidden(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
+    def hidden(self, experts: Experts, tokens: NDArray[np.uint8]) -> Tensor:
         inputs = torch.from_numpy(tokens[:, :, :-1])
-        return lstm.hidden(spec, theta.double(), head.double(), inputs)[0]
+        return lstm.hidden(experts.to(torch.float64), inputs)[0]

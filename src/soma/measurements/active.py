@@ -47,8 +47,7 @@ def _blocks(
     at: Inputs, opened: Published, data: EvaluationSet, order: NDArray[np.int64]
 ) -> Iterator[tuple[NDArray[np.float64], Any]]:
     """Yield losses [n, N, S] of blocks of windows under all experts, in the given order, with the windows' slice."""
-    run = opened.run
-    losses = lstm_losses(at.engine, run.model, *opened.weights(run.updates))
+    losses = lstm_losses(at.engine, opened.experts())
     for first in range(0, len(data), _WINDOWS):
         own = slice(first, first + _WINDOWS)
         yield selected_losses(losses, data.windows[own], order[own], data.prefix), own
