@@ -14,19 +14,19 @@ from soma.numerics.rng import Stream
 from tests.analysis.problem import SPEC, assert_near, ensemble
 
 ENGINE = TorchEngine(torch.device("cpu"), torch.float64)
-THETA, HEAD, TOKENS = ensemble(1, 1, 2, 5)
+EXPERTS, TOKENS = ensemble(1, 1, 2, 5)
 M = SPEC.size
 
 
 def rows(settings, repeats, eps=1e-3):
-    found = estimator_variance(ENGINE, SPEC, THETA, HEAD, TOKENS, settings, repeats, eps, 3)
+    found = estimator_variance(ENGINE, EXPERTS, TOKENS, settings, repeats, eps, 3)
     return found.set_index("name")
 
 
 def test_variance_and_bias_of_every_kind_of_probe():
     n, repeats = 8, 150
     found = rows([(kind, kind, "central", n) for kind in ("sparse", "dense", "gaussian")], repeats)
-    g = exact_gradients(SPEC, THETA, HEAD, TOKENS)[0]
+    g = exact_gradients(EXPERTS, TOKENS)[0]
     q = activity(SPEC, "sparse")
     sparse = (q * (1 + q.sum() - 2 * q) * g**2).sum() / (g @ g)
     for kind, expected in (("sparse", sparse), ("dense", M - 1), ("gaussian", M + 1)):
@@ -42,10 +42,10 @@ def test_variance_and_bias_of_every_kind_of_probe():
 def test_columns_are_what_they_say_for_estimates_one_by_one():
     repeats, n, eps = 4, 3, 0.05
     row = rows([("a", "gaussian", "one-sided", n)], repeats, eps).loc["a"]
-    g, stream, found = exact_gradients(SPEC, THETA, HEAD, TOKENS)[0], Stream.named(3, "estimator-variance", "probe"), []
+    g, stream, found = exact_gradients(EXPERTS, TOKENS)[0], Stream.named(3, "estimator-variance", "probe"), []
     for r in range(repeats):
         probes = Probes(SPEC, stream, "gaussian", r, (0,), range(n))
-        estimate = spsa.estimate(ENGINE, SPEC, THETA, HEAD, [TOKENS], [probes], [eps], difference="one-sided")
+        estimate = spsa.estimate(ENGINE, EXPERTS, [TOKENS], [probes], [eps], difference="one-sided")
         found.append(estimate.gradient[0])
     cosines = [x @ g / np.sqrt((x @ x) * (g @ g)) for x in found]
     assert row.relative_variance == pytest.approx(np.var(found, axis=0, ddof=1).sum() / (g @ g), rel=1e-12)

@@ -9,10 +9,11 @@ from pydantic import ValidationError
 
 from soma.config.training import FiniteDifference, Training
 from soma.estimators import spsa
-from soma.forward.engine import create
 from soma.forward.probes import ProbeKind, Probes
+from soma.forward.registry import create
 from soma.models import lstm
 from soma.models.count import spsa_forwards
+from soma.models.experts import Experts
 from soma.models.spec import LSTMSpec
 from soma.numerics.rng import Stream
 from soma.runs import operations_of
@@ -144,7 +145,7 @@ def test_engines_agree_with_the_reference(engine, kind, loss):
     tokens = Stream.named(0, "t").integers(2 * 4 * 9, 256).astype(np.uint8).reshape(2, 4, 9)
     probes = Probes(spec, Stream.named(0, "p"), kind, 1, (0, 1), range(3))
     for difference in DIFFERENCES:
-        arguments = (spec, theta, head, [tokens], [probes], [0.02, 0.01], loss, difference, -1)
+        arguments = (Experts(spec, theta, head), [tokens], [probes], [0.02, 0.01], loss, difference, -1)
         got, want = (spsa.estimate(create(name), *arguments) for name in (engine, "reference"))
         assert np.linalg.norm(got.gradient - want.gradient) < 2e-3 * np.linalg.norm(want.gradient), difference
         assert np.allclose(got.loss, want.loss, rtol=1e-6)
