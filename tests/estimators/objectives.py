@@ -23,11 +23,11 @@ class Objective(Engine):
     def __init__(self, loss):
         self.loss = loss
 
-    def losses(self, experts, tokens, probes, eps, signs=(1, -1)):
-        z = probes.vectors().astype(np.float64)
-        out = np.empty((*z.shape[:2], len(signs)))
+    def _losses(self, at):
+        z = at.probes.vectors().astype(np.float64)
+        out = np.empty((*z.shape[:2], len(at.signs)))
         for e, j, s in np.ndindex(*out.shape):
-            out[e, j, s] = self.loss(experts.theta[e].double().numpy() + signs[s] * eps[e] * z[e, j])
+            out[e, j, s] = self.loss(at.experts.theta[e].double().numpy() + at.signs[s] * at.eps[e] * z[e, j])
         return out
 
     def token_losses(self, experts, tokens):

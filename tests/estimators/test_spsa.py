@@ -114,10 +114,10 @@ NOISE *= (NU * (SLOPE @ SLOPE) / (NOISE**2).sum(axis=1).mean()) ** 0.5
 class NoisyLinear(Objective):
     """Linear losses whose slope is the mean over the batch's sequences of SLOPE plus row `byte` of NOISE."""
 
-    def losses(self, experts, tokens, probes, eps, signs=(1, -1)):
-        slopes = SLOPE + NOISE[tokens[:, :, 0]].mean(axis=1)
-        along = np.einsum("ejm,em->ej", probes.signs(), slopes) * np.array(eps)[:, None]
-        return along[:, :, None] * signs
+    def _losses(self, at):
+        slopes = SLOPE + NOISE[at.tokens[:, :, 0]].mean(axis=1)
+        along = np.einsum("ejm,em->ej", at.probes.signs(), slopes) * np.array(at.eps)[:, None]
+        return along[:, :, None] * at.signs
 
 
 def noisy_errors(n_pert, batch, accumulation=1, draws=20_000):
@@ -174,9 +174,9 @@ def ensemble_estimates(loss, draws, experts=4, n_pert=2):
     out = []
 
     class Separable(Objective):
-        def losses(self, experts, tokens, probes, eps, signs):
-            slope = np.einsum("ejm,em->ej", probes.signs().astype(np.float64), blocks)
-            return np.stack([slope * eps[0], -slope * eps[0]], axis=2)
+        def _losses(self, at):
+            slope = np.einsum("ejm,em->ej", at.probes.signs().astype(np.float64), blocks)
+            return np.stack([slope * at.eps[0], -slope * at.eps[0]], axis=2)
 
     engine, tokens = Separable(None), np.zeros((experts, 1, 2), np.uint8)
     for update in range(draws):

@@ -86,18 +86,18 @@ def export_run(
 
 def _source_hash(part: Path, iterate: Iterate) -> str | None:
     """Return the hash of the file that a part's weights come from."""
-    found: str | None = read_json(part / "run.json").get(f"{'weights' if iterate == 'last' else 'milestones'}_sha256")
-    return found
+    digest: str | None = read_json(part / "run.json").get(f"{'weights' if iterate == 'last' else 'milestones'}_sha256")
+    return digest
 
 
 def _head_part(run: RunSpec, campaign: Path) -> Path | None:
     """Return the part folder of the run whose head the experts share, None if they use their own."""
     if run.trains_head or run.head_from is None:
         return None
-    found = sorted(path.parent for path in (campaign / "runs" / run.head_from).glob("*/run.json"))
-    if not found:
+    parts = sorted(path.parent for path in (campaign / "runs" / run.head_from).glob("*/run.json"))
+    if not parts:
         raise SomaError(f"{run.id} shares the head of {run.head_from}, which {campaign} does not hold; train it.")
-    return found[0]
+    return parts[0]
 
 
 def _facts(campaign: Path, run: RunSpec, iterate: Iterate) -> Card:

@@ -122,14 +122,14 @@ def _compare_file(known: Path, made: Path, agreement: Agreement) -> None:
     ours, theirs = (dict(_READ[known.suffix](path)) for path in (known, made))
     agreement.same(f"{known.name}, names", list(ours), list(theirs))
     for name, values in ours.items():
-        field, found = f"{known.name}, {name}", theirs[name]
+        field, repeated = f"{known.name}, {name}", theirs[name]
         if known.stem in TIMED and any(part in name for part in _TIMES):
             continue
-        agreement.same(f"{field}, shape", values.shape, found.shape)
-        if values.dtype.kind == "f" and found.dtype.kind == "f":
-            for value, here in zip(values.ravel(), found.ravel(), strict=True):
+        agreement.same(f"{field}, shape", values.shape, repeated.shape)
+        if values.dtype.kind == "f" and repeated.dtype.kind == "f":
+            for value, here in zip(values.ravel(), repeated.ravel(), strict=True):
                 agreement.close(field, value, here)
-        elif not np.array_equal(values, found):
+        elif not np.array_equal(values, repeated):
             raise Different(field, reason="its values are others")
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.forward import native
-from soma.forward.engine import Engine, check_coefficients, check_problem
+from soma.forward.engine import Engine, Problem, check_coefficients
 from soma.forward.probes import Probes, kept_bits
 from soma.models.experts import Experts
 from soma.models.spec import VOCABULARY
@@ -91,23 +92,16 @@ class CpuEngine(Engine):
         """True if fused multiply-adds are emulated, which is slow."""
         return bool(self._library.soma_emulated())
 
-    def losses(
-        self,
-        experts: Experts,
-        tokens: NDArray[np.uint8],
-        probes: Probes,
-        eps: list[float],
-        signs: tuple[int, ...] = (1, -1),
-    ) -> NDArray[np.float64]:
-        check_problem(experts, probes, eps)
-        problem = _model(experts, tokens)
+    def _losses(self, at: Problem) -> NDArray[np.float64]:
+        probes, signs = at.probes, at.signs
+        problem = _model(at.experts, at.tokens)
         chunk = max(1, _NORMALS // (problem.experts * problem.size))
         if probes.kind == "gaussian" and len(probes.directions) > chunk:
             parts = (probes.part(slice(None), slice(i, i + chunk)) for i in range(0, len(probes.directions), chunk))
-            return np.concatenate([self.losses(experts, tokens, p, eps, signs) for p in parts], axis=1)
+            return np.concatenate([self._losses(replace(at, probes=part)) for part in parts], axis=1)
         _probes(problem, probes)
         problem.signs = len(signs)
-        problem.steps = problem.hold(np.outer(eps, signs).astype(np.float32))
+        problem.steps = problem.hold(np.outer(at.eps, signs).astype(np.float32))
         out = np.empty((problem.experts, problem.directions, len(signs), problem.batch))
         problem.sequence_losses = out.ctypes.data
         if out.size:

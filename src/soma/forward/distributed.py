@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.errors import SomaError
-from soma.forward.engine import Engine
+from soma.forward.engine import Engine, Problem
 from soma.forward.probes import Probes
 from soma.models.experts import Experts
 
@@ -103,19 +103,13 @@ class DistributedEngine(Engine):
     def __init__(self, engine: Engine) -> None:
         self.engine, self.name, self.exact = engine, engine.name, engine.exact
 
-    def losses(
-        self,
-        experts: Experts,
-        tokens: NDArray[np.uint8],
-        probes: Probes,
-        eps: list[float],
-        signs: tuple[int, ...] = (1, -1),
-    ) -> NDArray[np.float64]:
+    def _losses(self, at: Problem) -> NDArray[np.float64]:
+        probes, signs = at.probes, at.signs
         own = _share(len(probes.directions), rank(), workers())
         mine = np.empty((len(probes.experts), 0, len(signs)))
         if own:
             part = probes.part(slice(None), slice(own.start, own.stop))
-            mine = self.engine.losses(experts, tokens, part, eps, signs)
+            mine = self.engine.losses(at.experts, at.tokens, part, at.eps, signs)
         most = len(_share(len(probes.directions), 0, workers()))
         padded = torch.zeros(mine.shape[0], most, len(signs), dtype=torch.float64)
         padded[:, : mine.shape[1]] = torch.from_numpy(mine)

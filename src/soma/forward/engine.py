@@ -10,6 +10,8 @@ width.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,6 +23,24 @@ from soma.forward.probes import Probes
 from soma.models.experts import Experts
 
 
+@dataclass(frozen=True)
+class Problem:
+    """The arguments of `Engine.losses`."""
+
+    experts: Experts
+    tokens: NDArray[np.uint8]
+    probes: Probes
+    eps: Sequence[float]
+    signs: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        experts, probes = self.experts, self.probes
+        if probes.spec != experts.spec:
+            raise ValueError(f"probes are for {probes.spec}, the experts are {experts.spec}")
+        if not len(experts) == len(probes.experts) == len(self.eps):
+            raise ValueError(f"{len(experts)} experts, probes for {len(probes.experts)}, {len(self.eps)} values of eps")
+
+
 class Engine(ABC):
     """Forward passes of experts on tokens, uint8 [E, B, T + 1]."""
 
@@ -28,13 +48,12 @@ class Engine(ABC):
     exact: bool = False
     """True if every processor computes the same bytes."""
 
-    @abstractmethod
     def losses(
         self,
         experts: Experts,
         tokens: NDArray[np.uint8],
         probes: Probes,
-        eps: list[float],
+        eps: Sequence[float],
         signs: tuple[int, ...] = (1, -1),
     ) -> NDArray[np.float64]:
         """Compute the mean loss in nats per byte at theta + s eps z_j for every s of `signs`; float64 [E, J, S].
@@ -43,6 +62,11 @@ class Engine(ABC):
             probes: directions of the same experts.
             eps: perturbation size of each expert.
         """
+        return self._losses(Problem(experts, tokens, probes, eps, signs))
+
+    @abstractmethod
+    def _losses(self, at: Problem) -> NDArray[np.float64]:
+        """Compute what `losses` returns."""
 
     @abstractmethod
     def token_losses(self, experts: Experts, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -62,14 +86,6 @@ class Engine(ABC):
     def combine(self, probes: Probes, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """Compute sum_j c_j z_j in the order of j for c [E, J]; float64 [E, M], the same bits on every engine."""
         return probes.combine(coefficients)
-
-
-def check_problem(experts: Experts, probes: Probes, eps: list[float]) -> None:
-    """Raise `ValueError` unless the arguments of `Engine.losses` are for the same experts."""
-    if probes.spec != experts.spec:
-        raise ValueError(f"probes are for {probes.spec}, the experts are {experts.spec}")
-    if not len(experts) == len(probes.experts) == len(eps):
-        raise ValueError(f"{len(experts)} experts, probes for {len(probes.experts)}, {len(eps)} values of eps")
 
 
 def check_coefficients(probes: Probes, coefficients: NDArray[np.float64]) -> None:

@@ -7,8 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from soma.forward.engine import Engine
-from soma.forward.probes import Probes
+from soma.forward.engine import Engine, Problem
 from soma.models import lstm
 from soma.models.experts import Experts
 
@@ -18,21 +17,14 @@ class ReferenceEngine(Engine):
 
     name = "reference"
 
-    def losses(
-        self,
-        experts: Experts,
-        tokens: NDArray[np.uint8],
-        probes: Probes,
-        eps: list[float],
-        signs: tuple[int, ...] = (1, -1),
-    ) -> NDArray[np.float64]:
-        z = torch.from_numpy(probes.vectors()).double()
-        out = np.empty((*z.shape[:2], len(signs)))
-        for e, expert in enumerate(experts.to(torch.float64)):
+    def _losses(self, at: Problem) -> NDArray[np.float64]:
+        z = torch.from_numpy(at.probes.vectors()).double()
+        out = np.empty((*z.shape[:2], len(at.signs)))
+        for e, expert in enumerate(at.experts.to(torch.float64)):
             for j in range(z.shape[1]):
-                for s, sign in enumerate(signs):
-                    copy = expert.copies(expert.theta + sign * eps[e] * z[e, j])
-                    out[e, j, s] = self.token_losses(copy, tokens[e : e + 1]).mean()
+                for s, sign in enumerate(at.signs):
+                    copy = expert.copies(expert.theta + sign * at.eps[e] * z[e, j])
+                    out[e, j, s] = self.token_losses(copy, at.tokens[e : e + 1]).mean()
         return out
 
     def token_losses(self, experts: Experts, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:

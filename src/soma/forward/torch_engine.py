@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from soma.forward.engine import Engine
-from soma.forward.probes import Probes
+from soma.forward.engine import Engine, Problem
 from soma.models import lstm
 from soma.models.experts import Experts
 from soma.models.lstm import State
@@ -31,21 +30,14 @@ class TorchEngine(Engine):
         """Take a device and a dtype: float64 for measurements with many directions; steps stay rounded to float32."""
         self.device, self.dtype = device, dtype
 
-    def losses(
-        self,
-        experts: Experts,
-        tokens: NDArray[np.uint8],
-        probes: Probes,
-        eps: list[float],
-        signs: tuple[int, ...] = (1, -1),
-    ) -> NDArray[np.float64]:
-        directions = len(probes.directions)
+    def _losses(self, at: Problem) -> NDArray[np.float64]:
+        experts, tokens, signs, directions = at.experts, at.tokens, at.signs, len(at.probes.directions)
         chunk = self._copies(experts.spec, tokens) // len(signs) or 1
         out = np.empty((len(experts), directions, len(signs)))
         for e, expert in enumerate(experts.to(self.dtype)):
             for first in range(0, directions, chunk):
-                part = probes.part(slice(e, e + 1), slice(first, first + chunk))
-                step = eps[e] * torch.from_numpy(part.vectors()[0]).to(self.device).float()
+                part = at.probes.part(slice(e, e + 1), slice(first, first + chunk))
+                step = at.eps[e] * torch.from_numpy(part.vectors()[0]).to(self.device).float()
                 copies = expert.copies(torch.cat([expert.theta + sign * step for sign in signs]))
                 losses = self._per_sequence(copies, tokens[e]).mean(dim=1)
                 out[e, first : first + chunk] = losses.view(len(signs), -1).T.cpu().numpy()

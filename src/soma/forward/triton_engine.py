@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.forward import triton_kernels as kernels
-from soma.forward.engine import Engine, check_coefficients, check_problem
+from soma.forward.engine import Engine, Problem, check_coefficients
 from soma.forward.probes import ProbeKind, Probes, kept_bits
 from soma.forward.triton_network import Network, Precision, Tuning, current, layout, source_of
 from soma.models.experts import Experts
@@ -50,26 +50,19 @@ class TritonEngine(Engine):
         self.graphs = graphs
         self.tuning = tuning or Tuning()
 
-    def losses(
-        self,
-        experts: Experts,
-        tokens: NDArray[np.uint8],
-        probes: Probes,
-        eps: list[float],
-        signs: tuple[int, ...] = (1, -1),
-    ) -> NDArray[np.float64]:
-        check_problem(experts, probes, eps)
+    def _losses(self, at: Problem) -> NDArray[np.float64]:
+        experts, tokens, signs = at.experts, at.tokens, at.signs
         network = self._network(experts.spec)
         size = tokens.shape[1]
         chunk = max(1, self.tuning.copy_floats // (len(signs) * network.layout.source.size))
         with current(self.device):
-            directions = len(probes.directions)
+            directions = len(at.probes.directions)
             sums = torch.zeros(len(experts), directions, len(signs), dtype=torch.float64, device=self.device)
             for e, expert in enumerate(experts):
                 shared = self._shared(network, expert, tokens[e])
-                steps = torch.from_numpy(np.multiply(eps[e], signs).astype(np.float32)).to(self.device)
+                steps = torch.from_numpy(np.multiply(at.eps[e], signs).astype(np.float32)).to(self.device)
                 for first in range(0, directions, chunk):
-                    part = probes.part(slice(e, e + 1), slice(first, first + chunk))
+                    part = at.probes.part(slice(e, e + 1), slice(first, first + chunk))
                     copies = self._perturbed(network, expert.theta[0], part, steps)
                     for _, losses in network.losses(copies, *shared):
                         some = losses[..., :size].sum(dim=(1, 2), dtype=torch.float64)

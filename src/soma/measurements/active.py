@@ -37,9 +37,9 @@ def measure(at: Inputs) -> pd.DataFrame:
         frames.append(rows.assign(part="active", **where))
         if run.id in at.product["pair_runs"]:
             same = np.broadcast_to(np.arange(run.experts), order.shape)
-            found = pairs(losses for losses, _ in _blocks(at, opened, data, same))
-            together = complementarity(found, _PERMUTATIONS, run.seed)
-            frames += [found.assign(part="pairs", **where), together.assign(part="complementarity", **where)]
+            rows_of_pairs = pairs(losses for losses, _ in _blocks(at, opened, data, same))
+            together = complementarity(rows_of_pairs, _PERMUTATIONS, run.seed)
+            frames += [rows_of_pairs.assign(part="pairs", **where), together.assign(part="complementarity", **where)]
     return pd.concat(frames, ignore_index=True)
 
 

@@ -51,21 +51,21 @@ class Piece:
 
     def compare(self) -> Comparison:
         """Replay the piece, turning any failure into part of the result."""
-        found: dict[str, Any]
+        outcome: dict[str, Any]
         try:
             agreement = self.replayed()
             digits = agreement.digits()
-            found = {"status": "identical"}
+            outcome = {"status": "identical"}
             if digits is not None and agreement.allowed is not None:
-                found = {"status": "agrees", "digits": digits, "reason": agreement.allowed.reason}
+                outcome = {"status": "agrees", "digits": digits, "reason": agreement.allowed.reason}
         except Different as difference:
-            found = {"status": "differs", **difference.details}
+            outcome = {"status": "differs", **difference.details}
         except NotHere as missing:
             where = "stays where it was made" if stays(missing.path) else f"dvc pull {missing.path}"
-            found = {"status": "not here", "reason": f"{missing.path.name}: {where}"}
+            outcome = {"status": "not here", "reason": f"{missing.path.name}: {where}"}
         except SomaError as error:
-            found = {"status": "differs", "field": "files", "reason": str(error)}
-        return Comparison(self.run, self.part, self.what, **found)
+            outcome = {"status": "differs", "field": "files", "reason": str(error)}
+        return Comparison(self.run, self.part, self.what, **outcome)
 
 
 def compare_runs(
@@ -101,20 +101,22 @@ def replay(results: Path, runs: Sequence[str], everything: bool, as_json: bool, 
     """
     torch.set_num_threads(threads)
     campaign = Campaign.open(results)
-    found = []
+    comparisons = []
     for comparison in _shown(_pieces(campaign, runs, everything), quiet=as_json):
-        found.append(comparison)
+        comparisons.append(comparison)
         if not as_json:
             tqdm.write(comparison.line(), file=sys.stdout)
             sys.stdout.flush()
-    counts = Counter(comparison.status for comparison in found)
+    counts = Counter(comparison.status for comparison in comparisons)
     notes = _notes(campaign)
     if as_json:
-        print(json.dumps(_document(results, threads, notes, found), indent=1, allow_nan=False))
+        print(json.dumps(_document(results, threads, notes, comparisons), indent=1, allow_nan=False))
     else:
         print("\n".join([*notes, f"{results}: {_counted(counts)}"]))
     if counts["differs"]:
-        raise SomaError(f"{results}: {counts['differs']} of {len(found)} comparisons differ from what was recorded.")
+        raise SomaError(
+            f"{results}: {counts['differs']} of {len(comparisons)} comparisons differ from what was recorded."
+        )
     if runs and counts["not here"]:
         raise SomaError(f"{results}: not everything of {', '.join(runs)} is here; see the lines that say so.")
     if not counts["identical"] + counts["agrees"]:
@@ -179,13 +181,13 @@ def _first_of_each(campaign: Campaign, scored: Iterable[_Scored]) -> list[_Score
 
 def _evaluations(campaign: Campaign, scored: Iterable[_Scored]) -> list[Piece]:
     """Return a piece for every evaluation, but only one for a run without weights, since all would report the same."""
-    found = {}
+    pieces = {}
     for each in scored:
         here = campaign.has_weights(each.run)
         what = f"{each.role}, {extent(campaign.runs[each.run][0].run)}" if here else "evaluation"
         replayed = partial(evaluation, campaign, each.run, each.role, each.rows)
-        found[each.run, what] = Piece(each.run, None, what, _EVALUATION_SECONDS if here else 0.0, replayed)
-    return list(found.values())
+        pieces[each.run, what] = Piece(each.run, None, what, _EVALUATION_SECONDS if here else 0.0, replayed)
+    return list(pieces.values())
 
 
 def _shown(pieces: Sequence[Piece], quiet: bool) -> Iterator[Comparison]:
@@ -212,7 +214,7 @@ def _counted(counts: Counter[Status]) -> str:
     )
 
 
-def _document(results: Path, threads: int, notes: list[str], found: list[Comparison]) -> dict[str, Any]:
+def _document(results: Path, threads: int, notes: list[str], comparisons: list[Comparison]) -> dict[str, Any]:
     return {
         "results": str(results),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -220,8 +222,8 @@ def _document(results: Path, threads: int, notes: list[str], found: list[Compari
         "threads": threads,
         "versions": versions(),
         "notes": notes,
-        "counts": Counter(comparison.status for comparison in found),
-        "comparisons": [{k: _json(v) for k, v in asdict(comparison).items()} for comparison in found],
+        "counts": Counter(comparison.status for comparison in comparisons),
+        "comparisons": [{k: _json(v) for k, v in asdict(comparison).items()} for comparison in comparisons],
     }
 
 

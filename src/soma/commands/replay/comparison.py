@@ -106,8 +106,8 @@ class Agreement:
         if not torch.equal(recorded.view(torch.uint8), here.view(torch.uint8)):
             difference = (recorded.double() - here.double()).abs()
             at = int(difference.flatten().nan_to_num(nan=math.inf).argmax())
-            known, found = (float(t.flatten()[at]) for t in (recorded, here))
-            self._take(float(difference.max() / recorded.double().abs().max()), field, known, found, where)
+            known, repeated = (float(t.flatten()[at]) for t in (recorded, here))
+            self._take(float(difference.max() / recorded.double().abs().max()), field, known, repeated, where)
 
     def digits(self) -> int | None:
         """Return how many digits agree in all numbers; None if all bytes agree."""

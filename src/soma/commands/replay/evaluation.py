@@ -114,7 +114,7 @@ def _recorded(path: Path, part: Part, data: EvaluationSet) -> pd.DataFrame:
 def _compare(recorded: pd.DataFrame, here: pd.DataFrame, agreement: Agreement, update: int) -> None:
     agreement.same("rows", len(recorded), len(here))
     pairs = (rows.sort_values(_KEYS).to_dict("records") for rows in (recorded, here))
-    for known, found in zip(*pairs, strict=True):
+    for known, repeated in zip(*pairs, strict=True):
         for name in (*_KEYS, "document_id", "windows", "bytes"):
-            agreement.same(name, known[name], found[name], update=update)
-        agreement.close("nats", known["nats"], found["nats"], update=update)
+            agreement.same(name, known[name], repeated[name], update=update)
+        agreement.close("nats", known["nats"], repeated["nats"], update=update)

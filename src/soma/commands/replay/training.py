@@ -103,12 +103,12 @@ def _compare_history(part: Part, progress: Progress, agreement: Agreement, after
     here = _rows(history_of(progress), after, last)
     agreement.same("rows of history.parquet", len(recorded), len(here))
     floats = [name for name in HISTORY_COLUMNS if name not in _EXACT]
-    for known, found in zip(recorded.to_dict("records"), here.to_dict("records"), strict=True):
-        where = {"expert": found["expert"], "update": found["update"]}
+    for known, repeated in zip(recorded.to_dict("records"), here.to_dict("records"), strict=True):
+        where = {"expert": repeated["expert"], "update": repeated["update"]}
         for name in _EXACT:
-            agreement.same(name, known.get(name), found[name], **where)
+            agreement.same(name, known.get(name), repeated[name], **where)
         for name in floats:
-            agreement.close(name, known.get(name, float("nan")), found[name], **where)
+            agreement.close(name, known.get(name, float("nan")), repeated[name], **where)
 
 
 def _rows(history: pd.DataFrame, after: int, last: int) -> pd.DataFrame:
