@@ -96,7 +96,7 @@ def test_errors_are_sentences(tiny: Tiny, text: Path, tmp_path: Path, caplog: py
 def test_help_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     for command, pieces in {
         "score": ("bits per byte", "empty\nstate", "- is standard input"),
-        "sample": ("line feed", "--top-p", "chooses from what there is"),
+        "sample": ("line feed", "--top-p", "chooses again after every byte"),
         "route": ("similarity", "--terms"),
         "export": ("model card", "--campaign"),
     }.items():

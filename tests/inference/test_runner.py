@@ -166,7 +166,7 @@ def test_weights_that_are_no_numbers_give_no_numbers() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     experts = make_experts(SPEC, 3, shared=False)
-    with pytest.raises(SomaError, match="use auto, cpu, torch"):
+    with pytest.raises(SomaError, match="use auto, cpu, triton"):
         make_runner(experts, "fast", "cpu")
     with pytest.raises(SomaError, match="sees no CUDA device"):
         make_runner(experts, "auto", "cuda")

@@ -21,7 +21,7 @@ from soma.routing.features import Features, build_features, sample_ids, transfor
 from soma.routing.router import Router, assign_all, build_router
 from soma.routing.shards import build_shards
 from soma.runs import RunSpec
-from soma.steps.evaluate import evaluate_group
+from soma.steps.evaluate import evaluate
 from soma.training.job import train_part
 from tests.inference.tiny_model import article_texts, rows_of
 from tests.training import small_runs
@@ -120,7 +120,7 @@ def _evaluate(results: Path, role: str, work: Path) -> None:
         for spec in SPECS[1:]
     ]
     write_json(work / "entries.json", entries)
-    evaluate_group(
+    evaluate(
         work / "entries.json", role, results / f"sets/{role}.parquet", results / "runs", results / "routing",
         results / f"evaluation/{role}/all.parquet", work / "compute.json", threads=1,
     )  # fmt: skip
