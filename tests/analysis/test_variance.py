@@ -41,8 +41,8 @@ def test_the_double_engine_is_the_reference_in_batches():
     exact = ReferenceEngine().losses(*arguments, probes, [2**-10] * 2)  # a step that float32 holds
     assert np.allclose(DOUBLE.losses(*arguments, probes, [2**-10] * 2), exact, rtol=1e-14)
     for what in ("token_losses", "hidden"):
-        found, expected = (np.asarray(getattr(e, what)(*arguments)) for e in (DOUBLE, ReferenceEngine()))
-        assert np.allclose(found, expected, rtol=1e-12, atol=1e-13)
+        double, expected = (np.asarray(getattr(e, what)(*arguments)) for e in (DOUBLE, ReferenceEngine()))
+        assert np.allclose(double, expected, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
@@ -58,14 +58,14 @@ def test_against_single_estimates_one_by_one(kind):
         g = exact.numpy()
 
         def errors(n, engine=engine, count=count, chunk=row.chunk, g=g):
-            found = []
+            out = []
             for first in range(0, count, n):
                 probes = Probes(
                     SPEC, Stream.named(5, "variance", "probe"), kind, chunk, (0, 1, 2), range(first, first + n)
                 )
                 x = estimate(engine, experts, [chunks[chunk]], [probes], [1e-3] * 3).gradient
-                found.append(((x - q * g) ** 2).sum() / (g**2).sum())
-            return np.array(found)
+                out.append(((x - q * g) ** 2).sum() / (g**2).sum())
+            return np.array(out)
 
         single = errors(1)
         assert row.variance == pytest.approx(single.mean() / row.n_pert, rel=1e-9)

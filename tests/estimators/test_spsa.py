@@ -75,8 +75,8 @@ def test_few_coordinates_tell_the_two_variances_apart():
 
 def test_gaussian_mean():
     n_pert, draws = 4, 400
-    found = [estimate(linear, update=u, n_pert=n_pert, kind="gaussian").gradient[0] for u in range(draws)]
-    z_score = (np.mean(found, axis=0) - G) / np.sqrt((G @ G + G**2) / (n_pert * draws))
+    gradients = [estimate(linear, update=u, n_pert=n_pert, kind="gaussian").gradient[0] for u in range(draws)]
+    z_score = (np.mean(gradients, axis=0) - G) / np.sqrt((G @ G + G**2) / (n_pert * draws))
     assert abs((z_score**2).mean() - 1) < 5 * (2 / M) ** 0.5
 
 
@@ -130,8 +130,8 @@ def noisy_errors(n_pert, batch, accumulation=1, draws=20_000):
         own = range(a * n_pert, (a + 1) * n_pert)
         directions.append(Probes(FEW, Stream.named(0, "probe"), "dense", 0, tuple(experts), own))
     theta = torch.zeros(draws, FEW.size)
-    found = spsa.estimate(NoisyLinear(None), headless(theta, FEW), batches, directions, [1e-2] * draws)
-    return ((found.gradient - SLOPE) ** 2).sum(axis=1) / (SLOPE @ SLOPE)
+    estimated = spsa.estimate(NoisyLinear(None), headless(theta, FEW), batches, directions, [1e-2] * draws)
+    return ((estimated.gradient - SLOPE) ** 2).sum(axis=1) / (SLOPE @ SLOPE)
 
 
 def assert_terms(values, *terms):

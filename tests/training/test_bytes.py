@@ -141,8 +141,8 @@ def test_libraries_written_for_other_processors_give_the_committed_bytes():
     if not INSTALLED:
         pytest.skip("no kernel runs on this machine")
     command = [sys.executable, "-W", "ignore", "-m", "tests.training.test_bytes", "--print"]
-    told = subprocess.run(command, cwd=ROOT, env=os.environ | LESSER, capture_output=True, text=True, check=True)
-    assert json.loads(told.stdout) == KNOWN
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | LESSER, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == KNOWN
 
 
 @pytest.mark.parametrize("compiler", ["g++", "clang++"])

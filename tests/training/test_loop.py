@@ -51,7 +51,7 @@ def test_it_learns():
 def test_backpropagation_learns_faster_from_the_same_batches():
     state, other = (trained(spec(updates=60, method=method)) for method in ("bptt", "spsa"))
     assert state.history[-1][3] < other.history[-1][3]
-    data, others = ([data for data, _ in found.drawn] for found in (state, other))
+    data, others = ([data for data, _ in progress.drawn] for progress in (state, other))
     assert data == others
     assert all(data)
     assert {probes for _, probes in state.drawn} == {""}  # it has none
