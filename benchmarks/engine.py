@@ -33,11 +33,12 @@ from soma.forward.cpu import CpuEngine
 from soma.forward.engine import Engine
 from soma.forward.probes import Probes
 from soma.models.count import operations_per_token
+from soma.models.experts import Experts
 from soma.models.lstm import initialise, tensors
 from soma.models.spec import LSTMSpec
 from soma.numerics.rng import Stream
 from soma.runs import RunSpec
-from soma.training.learner import Shard
+from soma.training.learner import Group, Shard
 from soma.training.methods.spsa import SPSALearner
 
 EPS = 1e-3
@@ -61,7 +62,7 @@ class Problem:
     def __init__(self, width: int, batch: int, length: int, directions: int) -> None:
         self.spec = LSTMSpec(width)
         theta, head = initialise(self.spec, Stream.named(0, "benchmark"))
-        self.theta, self.head = theta[None], head[None]
+        self.expert = Experts(self.spec, theta[None], head[None])
         rng = np.random.default_rng(0)
         successors = rng.integers(32, 127, size=(256, 4))
         self.tokens = np.zeros((1, batch, length + 1), dtype=np.uint8)
@@ -72,7 +73,7 @@ class Problem:
         self.operations = 2.0 * directions * batch * length * operations_per_token(self.spec)
 
     def kernel(self, engine: CpuEngine) -> NDArray[np.float64]:
-        return engine.losses(self.spec, self.theta, self.head, self.tokens, self.probes, [EPS])
+        return engine.losses(self.expert, self.tokens, self.probes, [EPS])
 
 
 class NaiveLoop:
@@ -90,11 +91,11 @@ class NaiveLoop:
         out = np.empty((1, len(signs), 2))
         for j, z in enumerate(signs):
             for s, step in enumerate((EPS, -EPS)):
-                w = {k: v[0] for k, v in tensors(self.spec, problem.theta + step * z).items()}
+                w = {k: v[0] for k, v in tensors(self.spec, problem.expert.theta + step * z).items()}
                 for i, lstm in enumerate(self.lstms):
                     lstm.get_parameter("weight_ih_l0").copy_(w[f"blocks.{i}.lstm_input"])
                     lstm.get_parameter("weight_hh_l0").copy_(w[f"blocks.{i}.lstm_hidden"])
-                parts = [self._nats(w, problem.head[0], part) for part in tokens.split(rows)]
+                parts = [self._nats(w, problem.expert.head[0], part) for part in tokens.split(rows)]
                 out[0, j, s] = sum(parts) / tokens[:, 1:].numel()
         return out
 
@@ -228,7 +229,7 @@ def update_share(settings: dict[str, Any], repeats: int) -> dict[str, Any]:
     ids = np.arange(2000, dtype=np.uint32)
     shards = [Shard(ids, ids) for _ in experts]
     learner, other = (
-        SPSALearner(run, experts, _Windows(text, 512), shards, engine, torch.device("cpu"))
+        SPSALearner(Group(run, experts, _Windows(text, 512), shards), engine, torch.device("cpu"))
         for engine in (CpuEngine(), TorchHead())
     )
     tokens = learner._batch(0, 0)
@@ -237,7 +238,7 @@ def update_share(settings: dict[str, Any], repeats: int) -> dict[str, Any]:
 
     work = {
         "update": lambda: learner.step(0, lambda initial: [initial] * len(experts)),
-        "losses": lambda: learner.engine.losses(run.model, learner.theta, learner.head, tokens, probes, eps),
+        "losses": lambda: learner.engine.losses(learner.experts, tokens, probes, eps),
         "torch_delta_rule": lambda: other.step(0, lambda initial: [initial] * len(experts)),
     }
     times = rounds(work, 3 * repeats)

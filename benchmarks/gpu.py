@@ -37,6 +37,7 @@ from soma.forward.probes import Probes
 from soma.forward.reference import ReferenceEngine
 from soma.forward.torch_engine import TorchEngine
 from soma.models import lstm
+from soma.models.experts import Experts
 from soma.models.spec import LSTMSpec
 from soma.numerics.rng import Stream
 from soma.training.adam import Adam
@@ -67,9 +68,7 @@ CHECKS = [Setting(32, 4, 16, 64), Setting(33, 2, 5, 40), Setting(181, 2, 4, 40),
 class Problem:
     """The arguments of `Engine.losses` for one expert."""
 
-    spec: LSTMSpec
-    theta: Tensor
-    head: Tensor
+    expert: Experts
     tokens: NDArray[np.uint8]
     probes: Probes
 
@@ -86,10 +85,10 @@ class Problem:
         for t in range(setting.time):
             tokens[0, :, t + 1] = successors[tokens[0, :, t], choices[:, t]]
         probes = Probes(spec, Stream.named(0, "benchmark", "probe"), "sparse", 1, (0,), range(setting.directions))
-        return cls(spec, theta[None].to(device), head[None].to(device), tokens, probes)
+        return cls(Experts(spec, theta[None], head[None]).to(device), tokens, probes)
 
     def losses(self, engine: Engine) -> NDArray[np.float64]:
-        return engine.losses(self.spec, self.theta, self.head, self.tokens, self.probes, [EPS])
+        return engine.losses(self.expert, self.tokens, self.probes, [EPS])
 
 
 class Update:
@@ -97,17 +96,16 @@ class Update:
 
     def __init__(self, engine: Engine, problem: Problem) -> None:
         self.engine, self.problem, self.done = engine, problem, 0
-        self.theta = problem.theta.clone()
-        self.m, self.v = torch.zeros_like(self.theta), torch.zeros_like(self.theta)
+        self.expert = replace(problem.expert, theta=problem.expert.theta.clone())
+        self.m, self.v = (torch.zeros_like(self.expert.theta) for _ in range(2))
         self.adam = Adam(0.9, 0.999, 1e-8, 1e-4)
 
     def __call__(self) -> None:
         self.done += 1
-        p = self.problem
-        probes = replace(p.probes, update=self.done)
-        estimate = spsa.estimate(self.engine, p.spec, self.theta, p.head, [p.tokens], [probes], [EPS])
-        gradient = torch.from_numpy(estimate.gradient).to(self.theta)
-        self.adam.step(self.theta, gradient, self.m, self.v, self.done, self.theta.new_full((1, 1), EPS))
+        probes, theta = replace(self.problem.probes, update=self.done), self.expert.theta
+        estimate = spsa.estimate(self.engine, self.expert, [self.problem.tokens], [probes], [EPS])
+        gradient = torch.from_numpy(estimate.gradient).to(theta)
+        self.adam.step(theta, gradient, self.m, self.v, self.done, theta.new_full((1, 1), EPS))
 
 
 class Clock:
@@ -157,7 +155,7 @@ def check(record: Record, engines: Engines, settings: list[Setting], device: tor
     for setting in settings:
         on_cpu = Problem.of(setting, torch.device("cpu"))
         want = on_cpu.losses(ReferenceEngine())
-        tokens_want = ReferenceEngine().token_losses(on_cpu.spec, on_cpu.theta, on_cpu.head, on_cpu.tokens)
+        tokens_want = ReferenceEngine().token_losses(on_cpu.expert, on_cpu.tokens)
         coefficients = Stream.named(0, "benchmark", "coefficients").normal(setting.directions)[None]
         combined = ReferenceEngine().combine(on_cpu.probes, coefficients)
         problem = Problem.of(setting, device)
@@ -171,7 +169,7 @@ def check(record: Record, engines: Engines, settings: list[Setting], device: tor
                 error = np.mean((difference - difference_want) ** 2) / np.mean(difference_want**2)
                 row["difference_error"] = float(np.sqrt(error))
                 row["loss_error"] = float(np.max(np.abs(got / want - 1)))
-                tokens_got = engine.token_losses(problem.spec, problem.theta, problem.head, problem.tokens)
+                tokens_got = engine.token_losses(problem.expert, problem.tokens)
                 row["token_loss_error"] = float(np.max(np.abs(tokens_got - tokens_want)))
                 row["combine_equal"] = bool(np.array_equal(engine.combine(problem.probes, coefficients), combined))
                 row["passed"] = (

@@ -29,6 +29,7 @@ from soma.accounting.machine import device_name
 from soma.inference import Ensemble
 from soma.inference.benchmark import REPEATS, WARM_UPS, measure, timed
 from soma.inference.route import PrefixRouter
+from soma.models.experts import Experts
 from soma.models.lstm import initialise, tensors
 from soma.models.spec import LSTMSpec
 from soma.numerics.rng import Stream
@@ -83,9 +84,7 @@ def random_ensemble(words: tuple[str, ...], experts: int, engine: str, device: s
     drawn = [initialise(spec, Stream.named(e, "benchmark")) for e in range(experts)]
     heads = torch.stack([head for _, head in drawn])
     return Ensemble(
-        spec,
-        torch.stack([body for body, _ in drawn]),
-        heads[:1] if spec.width == 32 else heads,
+        Experts.of(spec, torch.stack([body for body, _ in drawn]), heads[:1] if spec.width == 32 else heads),
         random_router(words, experts),
         min(ACTIVE, experts),
         PREFIX,
@@ -100,16 +99,15 @@ class NaiveLoop:
     """The straightforward implementation: for each expert with requests, modules of torch.nn over these requests."""
 
     def __init__(self, ensemble: Ensemble) -> None:
-        self.ensemble, device = ensemble, ensemble.device
-        self.weights = [
-            {name: value[0].to(device) for name, value in tensors(ensemble.spec, body[None]).items()}
-            for body in ensemble.bodies
-        ]
-        self.heads = ensemble.heads.to(device)
-        self.lstms = [[self._lstm(w, block) for block in range(ensemble.spec.depth)] for w in self.weights]
+        self.ensemble, self.spec = ensemble, ensemble.experts.spec
+        experts = ensemble.experts.to(torch.device(ensemble.device))
+        named = [tensors(self.spec, expert.theta) for expert in experts]
+        self.weights = [{name: value[0] for name, value in w.items()} for w in named]
+        self.heads = experts.head
+        self.lstms = [[self._lstm(w, block) for block in range(self.spec.depth)] for w in self.weights]
 
     def _lstm(self, w: dict[str, Tensor], block: int) -> nn.LSTM:
-        d = self.ensemble.spec.width
+        d = self.spec.width
         lstm = nn.LSTM(d, d, bias=False, batch_first=True).to(self.ensemble.device).requires_grad_(False)
         lstm.get_parameter("weight_ih_l0").copy_(w[f"blocks.{block}.lstm_input"])
         lstm.get_parameter("weight_hh_l0").copy_(w[f"blocks.{block}.lstm_hidden"])
@@ -128,17 +126,17 @@ class NaiveLoop:
         return (-mean).cpu().numpy()
 
     def _nats(self, e: int, tokens: Tensor) -> Tensor:
-        w, head = self.weights[e], self.heads[e if len(self.heads) > 1 else 0]
-        d = (self.ensemble.spec.width,)
+        w, head = self.weights[e], self.heads[e]
+        d = (self.spec.width,)
         x = F.embedding(tokens[:, :-1], head)
-        if self.ensemble.spec.projected:
+        if self.spec.projected:
             x = F.linear(x, w["project_in"])
         for i, lstm in enumerate(self.lstms[e]):
             x = x + lstm(F.layer_norm(x, d, w[f"blocks.{i}.lstm_norm"]))[0]
             up = F.gelu(F.linear(F.layer_norm(x, d, w[f"blocks.{i}.mlp_norm"]), w[f"blocks.{i}.mlp_up"]))
             x = x + F.linear(up, w[f"blocks.{i}.mlp_down"])
         x = F.layer_norm(x[:, PREFIX:], d, w["norm"])
-        if self.ensemble.spec.projected:
+        if self.spec.projected:
             x = F.linear(x, w["project_out"])
         logits = F.linear(x, head)
         targets = tokens[:, PREFIX + 1 :]

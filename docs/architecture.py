@@ -53,7 +53,7 @@ What a room may touch:
   that tables and figures read.
 - **Randomness** comes from `numerics.rng`; there is no global generator.
 - **Names of rows, tables, figures and claims** stand in `catalogue` and nowhere else. The functions that it names,
-  methods (`training.learner.LEARNERS`), engines (`forward.create.ENGINES`) and sources (`data.sources.LOADERS`) are
+  methods (`training.learner.LEARNERS`), engines (`forward.registry.ENGINES`) and sources (`data.sources.LOADERS`) are
   imported when they are used: no arrow shows them, and the digests of code (`workflow.digests`) follow them by name.
 - **torch** is imported neither by `analysis` and `report` nor by `workflow`: planning and reporting start at once.
 

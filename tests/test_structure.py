@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tarfile
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -62,6 +63,27 @@ def test_dependencies_point_one_way():
 def test_the_page_on_architecture_is_what_the_imports_say():
     assert ARCHITECTURE.rooms().keys() == RANK.keys()
     assert ARCHITECTURE.PAGE.read_text() == ARCHITECTURE.page(), "run `make docs`"
+
+
+def name_of(path):
+    words = ("soma", *path.relative_to(SOURCE).with_suffix("").parts)
+    return ".".join(words[:-1] if words[-1] == "__init__" else words)
+
+
+def test_no_room_imports_itself_in_a_circle():
+    """At the top level of its modules; imports inside functions do not count."""
+    trees = {name_of(path): tree for path, tree in modules()}
+    for room in sorted({name.split(".")[1] for name in trees if name != "soma"}):
+        inside = {name for name in trees if f"{name}.".startswith(f"soma.{room}.")}
+        graph = {name: set() for name in inside}
+        for name in inside:
+            top = ast.Module([node for node in trees[name].body if isinstance(node, ast.Import | ast.ImportFrom)], [])
+            targets = (full if full in inside else full.rpartition(".")[0] for full in imported(top))
+            graph[name] |= inside.intersection(targets)
+        try:
+            list(TopologicalSorter(graph).static_order())
+        except CycleError as error:
+            pytest.fail(f"{' is imported by '.join(error.args[1])}")
 
 
 def test_only_evaluation_opens_the_test_set():

@@ -14,23 +14,23 @@ from soma.numerics.rng import Stream
 from tests.analysis.problem import SPEC, assert_near, ensemble
 
 ENGINE = TorchEngine(torch.device("cpu"), torch.float64)
-THETA, HEAD, TOKENS = ensemble(1, 1, 2, 5)
+EXPERTS, TOKENS = ensemble(1, 1, 2, 5)
 M = SPEC.size
 
 
 def rows(settings, repeats, eps=1e-3):
-    found = estimator_variance(ENGINE, SPEC, THETA, HEAD, TOKENS, settings, repeats, eps, 3)
-    return found.set_index("name")
+    table = estimator_variance(ENGINE, EXPERTS, TOKENS, settings, repeats, eps, 3)
+    return table.set_index("name")
 
 
 def test_variance_and_bias_of_every_kind_of_probe():
     n, repeats = 8, 150
-    found = rows([(kind, kind, "central", n) for kind in ("sparse", "dense", "gaussian")], repeats)
-    g = exact_gradients(SPEC, THETA, HEAD, TOKENS)[0]
+    table = rows([(kind, kind, "central", n) for kind in ("sparse", "dense", "gaussian")], repeats)
+    g = exact_gradients(EXPERTS, TOKENS)[0]
     q = activity(SPEC, "sparse")
     sparse = (q * (1 + q.sum() - 2 * q) * g**2).sum() / (g @ g)
     for kind, expected in (("sparse", sparse), ("dense", M - 1), ("gaussian", M + 1)):
-        row = found.loc[kind]
+        row = table.loc[kind]
         assert_near(row.relative_variance, row.relative_variance_se, expected / n, kind)
         # The noise of the mean has the squared norm v / R, with a relative spread of about (2 / M)^0.5.
         assert abs(row.relative_bias2) < 6 * row.relative_variance / repeats * (2 / M) ** 0.5
@@ -42,16 +42,16 @@ def test_variance_and_bias_of_every_kind_of_probe():
 def test_columns_are_what_they_say_for_estimates_one_by_one():
     repeats, n, eps = 4, 3, 0.05
     row = rows([("a", "gaussian", "one-sided", n)], repeats, eps).loc["a"]
-    g, stream, found = exact_gradients(SPEC, THETA, HEAD, TOKENS)[0], Stream.named(3, "estimator-variance", "probe"), []
+    g, stream, gradients = exact_gradients(EXPERTS, TOKENS)[0], Stream.named(3, "estimator-variance", "probe"), []
     for r in range(repeats):
         probes = Probes(SPEC, stream, "gaussian", r, (0,), range(n))
-        estimate = spsa.estimate(ENGINE, SPEC, THETA, HEAD, [TOKENS], [probes], [eps], difference="one-sided")
-        found.append(estimate.gradient[0])
-    cosines = [x @ g / np.sqrt((x @ x) * (g @ g)) for x in found]
-    assert row.relative_variance == pytest.approx(np.var(found, axis=0, ddof=1).sum() / (g @ g), rel=1e-12)
+        estimate = spsa.estimate(ENGINE, EXPERTS, [TOKENS], [probes], [eps], difference="one-sided")
+        gradients.append(estimate.gradient[0])
+    cosines = [x @ g / np.sqrt((x @ x) * (g @ g)) for x in gradients]
+    assert row.relative_variance == pytest.approx(np.var(gradients, axis=0, ddof=1).sum() / (g @ g), rel=1e-12)
     assert row.cosine == pytest.approx(np.mean(cosines), rel=1e-12)
     assert row.cosine_se == pytest.approx(np.std(cosines, ddof=1) / repeats**0.5, rel=1e-12)
-    bias2 = ((np.mean(found, axis=0) - g) ** 2).sum() / (g @ g)
+    bias2 = ((np.mean(gradients, axis=0) - g) ** 2).sum() / (g @ g)
     assert row.relative_bias2 == pytest.approx(bias2 - row.relative_variance / repeats, rel=1e-9)
 
 
@@ -61,8 +61,8 @@ def test_differences_of_one_kind_of_probe():
     small, large = (rows(settings, 40, eps) for eps in (1e-5, 0.3))
     assert list(small.forwards) == [8, 5, 9, 10]
     assert small.relative_variance["one-sided"] == pytest.approx(small.relative_variance["central"], rel=1e-2)
-    for found in (small, large):
-        assert found.relative_variance["alternating"] == pytest.approx(found.relative_variance["central"], rel=1e-6)
+    for table in (small, large):
+        assert table.relative_variance["alternating"] == pytest.approx(table.relative_variance["central"], rel=1e-6)
     assert large.relative_variance["one-sided"] > 1.02 * large.relative_variance["central"]
 
 

@@ -75,12 +75,12 @@ def two_families(experts, seed, shared=1.0):
 
 def test_similar_pairs_gain_less():
     rows = pairs([two_families(8, 0)])
-    found = complementarity(rows, 2000, 0).iloc[0]
-    assert found.spearman == pytest.approx(spearmanr(rows.correlation, rows.gain).statistic, rel=1e-12)
-    assert found.spearman < -0.5
-    assert found.p_value < 0.05
-    assert (found.experts, found.pairs, found.permutations) == (8, 28, 2000)
-    assert found.mean_gain == pytest.approx(rows.gain.mean())
+    row = complementarity(rows, 2000, 0).iloc[0]
+    assert row.spearman == pytest.approx(spearmanr(rows.correlation, rows.gain).statistic, rel=1e-12)
+    assert row.spearman < -0.5
+    assert row.p_value < 0.05
+    assert (row.experts, row.pairs, row.permutations) == (8, 28, 2000)
+    assert row.mean_gain == pytest.approx(rows.gain.mean())
     pd.testing.assert_frame_equal(complementarity(rows, 2000, 0), complementarity(rows, 2000, 0))
 
 
@@ -88,11 +88,11 @@ def test_the_p_value_is_that_of_all_permutations():
     rows = pairs([losses(experts=4)])
     matrix = np.zeros((4, 4))
     matrix[rows["first"], rows["second"]] = matrix[rows["second"], rows["first"]] = rows.correlation
-    found = []
+    correlations = []
     for order in itertools.permutations(range(4)):
         moved = matrix[np.ix_(order, order)][rows["first"], rows["second"]]
-        found.append(spearmanr(moved, rows.gain).statistic)
-    exact = np.mean(np.array(found) <= found[0] + 1e-12)
+        correlations.append(spearmanr(moved, rows.gain).statistic)
+    exact = np.mean(np.array(correlations) <= correlations[0] + 1e-12)
     assert complementarity(rows, 4000, 0).p_value[0] == pytest.approx(exact, abs=0.03)
 
 

@@ -19,15 +19,15 @@ DOUBLE = TorchEngine(CPU, torch.float64)
 
 
 def test_variances_of_both_losses_against_estimates_one_by_one():
-    theta, head, tokens = ensemble(3, 3, 2, 9)
-    rows = separable_variance(DOUBLE, SPEC, theta, head, tokens, 1e-3, 2, 5, 7).set_index("quantity")
-    heads, g = head.expand(3, -1, -1), exact_gradients(SPEC, theta, head, tokens)
+    experts, tokens = ensemble(3, 3, 2, 9)
+    rows = separable_variance(DOUBLE, experts, tokens, 1e-3, 2, 5, 7).set_index("quantity")
+    g = exact_gradients(experts, tokens)
     means = {}
     for loss in ("independent", "summed"):
         errors = []
         for i in range(5):
             probes = Probes(SPEC, Stream.named(7, "objective", "probe"), "dense", i, (0, 1, 2), range(2))
-            x = estimate(DOUBLE, SPEC, theta, heads, [tokens], [probes], [1e-3] * 3, loss).gradient
+            x = estimate(DOUBLE, experts, [tokens], [probes], [1e-3] * 3, loss).gradient
             errors.append(((x - g) ** 2).sum() / (g**2).sum())
         means[loss] = np.mean(errors)
         assert rows.measured[loss] == pytest.approx(means[loss], rel=1e-9)
@@ -38,15 +38,13 @@ def test_variances_of_both_losses_against_estimates_one_by_one():
 
 def test_a_summed_loss_has_n_times_the_variance():
     """Proposition 1 holds on a real model (docs/paper.md section 6), and the jackknife's standard error is right."""
-    theta, head, tokens = ensemble(4, 4, 2, 4)
-    rows = separable_variance(TorchEngine(CPU), SPEC, theta, head, tokens, 1e-3, 4, 400, 0).set_index("quantity")
+    experts, tokens = ensemble(4, 4, 2, 4)
+    rows = separable_variance(TorchEngine(CPU), experts, tokens, 1e-3, 4, 400, 0).set_index("quantity")
     m = 4 * SPEC.size
     assert list(rows.predicted) == [(m / 4 - 1) / 4, (m - 1) / 4, (m - 1) / (m / 4 - 1)]
     for row in rows.itertuples():
         assert_near(row.measured, row.standard_error, row.predicted, row.Index)
-    ratios = [
-        separable_variance(TorchEngine(CPU), SPEC, theta, head, tokens, 1e-3, 2, 8, s).iloc[2] for s in range(1, 26)
-    ]
+    ratios = [separable_variance(TorchEngine(CPU), experts, tokens, 1e-3, 2, 8, s).iloc[2] for s in range(1, 26)]
     spread = np.std([r.measured for r in ratios], ddof=1)
     assert 0.6 < np.mean([r.standard_error for r in ratios]) / spread < 1.6
 
@@ -55,27 +53,27 @@ def test_a_summed_loss_has_n_times_the_variance():
 
 
 def test_differences_are_those_of_the_exact_gradient(monkeypatch):
-    theta, head, tokens = ensemble(2, 2, 3, 9, heads=2)
-    pool = measure_pool(DOUBLE, SPEC, theta.double(), head, tokens, 1e-4, 20, 6, 1)
+    experts, tokens = ensemble(2, 2, 3, 9, heads=2)
+    pool = measure_pool(DOUBLE, experts.to(torch.float64), tokens, 1e-4, 20, 6, 1)
     assert pool.signs.shape == (2, 6, 20)
     assert set(np.unique(pool.signs)) == {-1, 1}
     assert abs(pool.signs.mean()) < 0.3
     slopes = np.einsum("ejp,ecp->ejc", pool.signs, pool.gradients)
     assert np.allclose(pool.slopes, slopes, rtol=1e-5, atol=1e-7)
     monkeypatch.setattr(objective, "_FLOATS", 1)
-    again = measure_pool(DOUBLE, SPEC, theta.double(), head, tokens, 1e-4, 20, 6, 1)
+    again = measure_pool(DOUBLE, experts.to(torch.float64), tokens, 1e-4, 20, 6, 1)
     assert np.array_equal(again.slopes, pool.slopes)
-    single = measure_pool(TorchEngine(CPU), SPEC, theta, head, tokens, 1e-2, 20, 6, 1)
+    single = measure_pool(TorchEngine(CPU), experts, tokens, 1e-2, 20, 6, 1)
     assert np.allclose(single.slopes, slopes, rtol=1e-2, atol=1e-3)
 
 
 def test_every_coordinate_can_be_perturbed():
-    theta, head, tokens = ensemble(2, 2, 3, 9)
-    pool = measure_pool(DOUBLE, SPEC, theta, head, tokens, 1e-3, SPEC.size, 2, 1)
+    experts, tokens = ensemble(2, 2, 3, 9)
+    pool = measure_pool(DOUBLE, experts, tokens, 1e-3, SPEC.size, 2, 1)
     chosen = np.sort(pool.gradients.mean(axis=1), axis=1)
-    assert np.allclose(chosen, np.sort(exact_gradients(SPEC, theta, head, tokens), axis=1), rtol=1e-10, atol=1e-14)
+    assert np.allclose(chosen, np.sort(exact_gradients(experts, tokens), axis=1), rtol=1e-10, atol=1e-14)
     with pytest.raises(ValueError, match="269 coordinates of a body that has 268"):
-        measure_pool(DOUBLE, SPEC, theta, head, tokens, 1e-3, SPEC.size + 1, 2, 1)
+        measure_pool(DOUBLE, experts, tokens, 1e-3, SPEC.size + 1, 2, 1)
 
 
 def linear(noise, coordinates=32, probes=2048, sequences=8, experts=4):
@@ -151,8 +149,8 @@ def test_estimates_one_by_one():
 
 
 def test_the_trade_off_of_a_real_model():
-    theta, head, tokens = ensemble(4, 4, 6, 5)
-    pool = measure_pool(TorchEngine(CPU), SPEC, theta, head, tokens, 3e-3, 12, 200, 0)
+    experts, tokens = ensemble(4, 4, 6, 5)
+    pool = measure_pool(TorchEngine(CPU), experts, tokens, 3e-3, 12, 200, 0)
     rows = batch_probe_trade_off(pool, 8, 1000, 0)
     pd.testing.assert_frame_equal(rows, batch_probe_trade_off(pool, 8, 1000, 0))
     for row in rows.itertuples():
@@ -162,9 +160,9 @@ def test_the_trade_off_of_a_real_model():
 
 
 def test_impossible_settings_are_refused():
-    theta, head, tokens = ensemble(2, 2, 2, 5)
+    experts, tokens = ensemble(2, 2, 2, 5)
     with pytest.raises(ValueError, match="1 set of probes"):
-        separable_variance(DOUBLE, SPEC, theta, head, tokens, 1e-3, 2, 1, 0)
+        separable_variance(DOUBLE, experts, tokens, 1e-3, 2, 1, 0)
     pool = linear(1.0, probes=16)
     with pytest.raises(ValueError, match="power of two"):
         batch_probe_trade_off(pool, 6, 10, 0)

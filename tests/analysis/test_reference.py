@@ -29,12 +29,11 @@ def one_text(expert, _):
 
 @pytest.mark.parametrize("kind", ["sparse", "dense"])
 def test_against_estimates_one_by_one(kind):
-    theta, head, _ = ensemble(2, 1)
+    experts, _ = ensemble(2, 1)
     settings = [(3, 2), (2, 6), (4, 1)]
-    rows = estimate_errors(TORCH, SPEC, theta, head, text, settings, 3, 8, 1e-3, 5, kind)
-    heads = head.expand(2, -1, -1)
+    rows = estimate_errors(TORCH, experts, text, settings, 3, 8, 1e-3, 5, kind)
     halves = [
-        exact_gradients(SPEC, theta, head, np.stack([np.concatenate([text(e, i) for i in part]) for e in (0, 1)]))
+        exact_gradients(experts, np.stack([np.concatenate([text(e, i) for i in part]) for e in (0, 1)]))
         for part in (range(4), range(4, 8))
     ]
     g = (halves[0] + halves[1]) / 2
@@ -51,7 +50,7 @@ def test_against_estimates_one_by_one(kind):
                 Probes(SPEC, Stream.named(5, "reference", "probe"), kind, repeat, (0, 1), range(a * n, (a + 1) * n))
                 for a in range(accumulation)
             ]
-            x = estimate(TORCH, SPEC, theta, heads, batches, probes, [1e-3] * 2).gradient
+            x = estimate(TORCH, experts, batches, probes, [1e-3] * 2).gradient
             errors.append(((x - g) ** 2).sum() / (g**2).sum())
         assert row.error == pytest.approx(np.mean(errors), rel=1e-9)
         assert row.error_se == pytest.approx(np.std(errors, ddof=1) / 3**0.5, rel=1e-9)
@@ -59,9 +58,9 @@ def test_against_estimates_one_by_one(kind):
 
 def test_on_one_text_the_error_is_the_variance_of_section_6():
     """The error is (d - 1) / n_pert, divided by A for A accumulated batches, each with its own directions."""
-    theta, head, _ = ensemble(2, 1)
+    experts, _ = ensemble(2, 1)
     settings = [(4, 2), (12, 2), (4, 6)]
-    rows = estimate_errors(TORCH, SPEC, theta, head, one_text, settings, 100, 2, 1e-3, 0, "dense")
+    rows = estimate_errors(TORCH, experts, one_text, settings, 100, 2, 1e-3, 0, "dense")
     for row, directions in zip(rows.itertuples(), (4, 12, 12), strict=True):
         assert_near(row.error, row.error_se, (SPEC.size - 1) / directions, f"{row.n_pert}, {row.batch}")
     assert np.allclose(rows.cosine_distance, 0, atol=1e-12)
@@ -69,20 +68,20 @@ def test_on_one_text_the_error_is_the_variance_of_section_6():
 
 def test_times_are_summed_over_experts_and_those_of_the_slowest():
     """The clock shows 1 s for the warm-up, then 1, 2, 4 s for three experts in the second repeat of three."""
-    theta, head, _ = ensemble(3, 1)
+    experts, _ = ensemble(3, 1)
     seconds = [100, *(9, 9, 9), *(1, 2, 4), *(0.5, 0.5, 0.5)] * 2
     ticks = itertools.accumulate(x for s in seconds for x in (1000, s))
-    rows = estimate_errors(TORCH, SPEC, theta, head, text, [(2, 2), (1, 2)], 3, 2, 1e-3, 0, clock=lambda: next(ticks))
+    rows = estimate_errors(TORCH, experts, text, [(2, 2), (1, 2)], 3, 2, 1e-3, 0, clock=lambda: next(ticks))
     assert rows.aggregate_seconds.to_list() == [7, 7]
     assert rows.elapsed_seconds.to_list() == [4, 4]
 
 
 def test_only_times_differ_between_two_calls():
-    theta, head, _ = ensemble(2, 1)
-    both = [estimate_errors(TORCH, SPEC, theta, head, text, [(2, 2)], 2, 4, 1e-3, 0) for _ in range(2)]
+    experts, _ = ensemble(2, 1)
+    both = [estimate_errors(TORCH, experts, text, [(2, 2)], 2, 4, 1e-3, 0) for _ in range(2)]
     pd.testing.assert_frame_equal(*(rows.drop(columns=TIMES) for rows in both))
     assert (both[0][TIMES] > 0).all(axis=None)
-    single = estimate_errors(TORCH, SPEC, theta, head, text, [(2, 2)], 2, 4, 1e-3, 0, dtype=torch.float32)
+    single = estimate_errors(TORCH, experts, text, [(2, 2)], 2, 4, 1e-3, 0, dtype=torch.float32)
     assert single.error[0] == pytest.approx(both[0].error[0], rel=1e-4)
     assert single.error[0] != both[0].error[0]
 
@@ -95,10 +94,10 @@ def test_cosine_distance():
 
 
 def test_impossible_settings_are_refused():
-    theta, head, _ = ensemble(2, 1)
+    experts, _ = ensemble(2, 1)
     with pytest.raises(ValueError, match="3 sequences are no whole number of batches of 2"):
-        estimate_errors(TORCH, SPEC, theta, head, text, [(2, 3)], 2, 4, 1e-3, 0)
+        estimate_errors(TORCH, experts, text, [(2, 3)], 2, 4, 1e-3, 0)
     with pytest.raises(ValueError, match="5 sequences"):
-        estimate_errors(TORCH, SPEC, theta, head, text, [(2, 2)], 2, 5, 1e-3, 0)
+        estimate_errors(TORCH, experts, text, [(2, 2)], 2, 5, 1e-3, 0)
     with pytest.raises(ValueError, match="1 estimate"):
-        estimate_errors(TORCH, SPEC, theta, head, text, [(2, 2)], 1, 4, 1e-3, 0)
+        estimate_errors(TORCH, experts, text, [(2, 2)], 1, 4, 1e-3, 0)

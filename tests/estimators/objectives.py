@@ -6,6 +6,7 @@ import torch
 from soma.estimators import spsa
 from soma.forward.engine import Engine
 from soma.forward.probes import Probes
+from soma.models.experts import Experts
 from soma.models.spec import LSTMSpec
 from soma.numerics.rng import Stream
 
@@ -22,15 +23,15 @@ class Objective(Engine):
     def __init__(self, loss):
         self.loss = loss
 
-    def losses(self, spec, theta, head, tokens, probes, eps, signs=(1, -1)):
-        z = probes.vectors().astype(np.float64)
-        out = np.empty((*z.shape[:2], len(signs)))
+    def _losses(self, at):
+        z = at.probes.vectors().astype(np.float64)
+        out = np.empty((*z.shape[:2], len(at.signs)))
         for e, j, s in np.ndindex(*out.shape):
-            out[e, j, s] = self.loss(theta[e].double().numpy() + signs[s] * eps[e] * z[e, j])
+            out[e, j, s] = self.loss(at.experts.theta[e].double().numpy() + at.signs[s] * at.eps[e] * z[e, j])
         return out
 
-    def token_losses(self, spec, theta, head, tokens):
-        return np.array([self.loss(weights) for weights in theta.double().numpy()])[:, None, None]
+    def token_losses(self, experts, tokens):
+        return np.array([self.loss(weights) for weights in experts.theta.double().numpy()])[:, None, None]
 
     def hidden(self, *_):
         raise NotImplementedError
@@ -44,9 +45,12 @@ def estimate(loss, *, n_pert=4, update=0, kind="dense", eps=1e-2, accumulation=1
         Probes(SPEC, Stream.named(0, "probe"), kind, update, (0,), range(a * n_pert, (a + 1) * n_pert))
         for a in range(accumulation)
     ]
-    return spsa.estimate(
-        Objective(loss), SPEC, theta, torch.zeros(1, 256, 8), batches, streams, [sign * eps], **options
-    )
+    return spsa.estimate(Objective(loss), headless(theta), batches, streams, [sign * eps], **options)
+
+
+def headless(theta, spec=SPEC):
+    """Return experts with bodies [E, M] whose heads do not matter."""
+    return Experts.of(spec, theta, torch.zeros(1, 256, spec.embedding))
 
 
 def linear(theta):

@@ -4,11 +4,12 @@ import torch
 
 from soma.config.training import Training
 from soma.estimators.bptt import gradient
-from soma.forward.engine import create
 from soma.forward.head import decoder_gradient
+from soma.forward.registry import create
 from soma.forward.torch_engine import TorchEngine
 from soma.models import lstm
 from soma.models.count import operations_per_token
+from soma.models.experts import Experts
 from soma.models.spec import LSTMSpec
 from soma.numerics.rng import Stream
 from soma.runs import operations_of
@@ -20,27 +21,27 @@ def problem(width, experts=2):
     pairs = [lstm.initialise(spec, Stream.named(e, "bptt")) for e in range(experts)]
     theta, head = (torch.stack(x).double() for x in zip(*pairs, strict=True))
     tokens = Stream.named(0, "bytes").integers(experts * 3 * 7, 256).astype(np.uint8).reshape(experts, 3, 7)
-    return spec, theta, head, tokens
+    return Experts(spec, theta, head), tokens
 
 
-def loss(spec, theta, head, tokens):
-    return create("reference").token_losses(spec, theta, head, tokens).mean(axis=(1, 2))
+def loss(experts, tokens):
+    return create("reference").token_losses(experts, tokens).mean(axis=(1, 2))
 
 
 @pytest.mark.parametrize("width", [8, 5])
 def test_gradient_is_that_of_finite_differences(width):
-    spec, theta, head, tokens = problem(width)
-    body, tied, losses = gradient(spec, theta, head, [tokens], "full")
-    assert np.allclose(losses, loss(spec, theta, head, tokens), rtol=1e-14)
+    experts, tokens = problem(width)
+    body, tied, losses = gradient(experts, [tokens], "full")
+    assert np.allclose(losses, loss(experts, tokens), rtol=1e-14)
     eps = 1e-5
-    for weights, grads in ((theta, body), (head, tied)):
+    for weights, grads in ((experts.theta, body), (experts.head, tied)):
         flat = weights.flatten(1)
         for index in np.linspace(0, flat.shape[1] - 1, 40).astype(int):
             saved = flat[:, index].clone()
             sides = []
             for sign in (1, -1):
                 flat[:, index] = saved + sign * eps
-                sides.append(loss(spec, theta, head, tokens))
+                sides.append(loss(experts, tokens))
             flat[:, index] = saved
             expected = (sides[0] - sides[1]) / (2 * eps)
             assert np.allclose(grads.flatten(1)[:, index].numpy(), expected, rtol=1e-5, atol=1e-9)
@@ -49,7 +50,7 @@ def test_gradient_is_that_of_finite_differences(width):
 @pytest.mark.parametrize("width", [8, 5])
 def test_the_forward_is_bit_for_bit_the_one_that_spsa_perturbs(width, monkeypatch):
     """In float64: every byte's loss that `gradient` differentiates, against both engines that have float64."""
-    spec, theta, head, tokens = problem(width)
+    experts, tokens = problem(width)
     plain, seen = lstm.cross_entropy, []
 
     def recorded(*arguments):
@@ -58,49 +59,52 @@ def test_the_forward_is_bit_for_bit_the_one_that_spsa_perturbs(width, monkeypatc
 
     with monkeypatch.context() as patch:
         patch.setattr(lstm, "cross_entropy", recorded)
-        gradient(spec, theta, head, [tokens], "full")
+        gradient(experts, [tokens], "full")
     assert len(seen) == 1
     assert seen[0].requires_grad
     losses = seen[0].detach().numpy()
     for engine in (create("reference"), TorchEngine(torch.device("cpu"), torch.float64)):
-        assert np.array_equal(losses, engine.token_losses(spec, theta, head, tokens)), engine.name
+        assert np.array_equal(losses, engine.token_losses(experts, tokens)), engine.name
 
 
 @pytest.mark.parametrize("width", [8, 5])
 def test_an_update_costs_three_forwards(width):
     """All that is missing is the gradient of the zero state before the first byte."""
-    spec, theta, head, tokens = problem(width)
-    experts, batch, time = tokens.shape[0], tokens.shape[1], tokens.shape[2] - 1
+    experts, tokens = problem(width)
+    spec, (n, batch, length) = experts.spec, tokens.shape
+    time = length - 1
     with Watch() as forward:
-        create("reference").token_losses(spec, theta, head, tokens)
-    assert forward.operations == operations_per_token(spec) * experts * batch * time
+        create("reference").token_losses(experts, tokens)
+    assert forward.operations == operations_per_token(spec) * n * batch * time
     with Watch() as update:
-        gradient(spec, theta, head, [tokens, tokens], "full")
+        gradient(experts, [tokens, tokens], "full")
     settings = Training(
-        method="bptt", width=width, depth=2, embedding=8, experts=experts, batch=batch, crop=time, accumulation=2
+        method="bptt", width=width, depth=2, embedding=8, experts=n, batch=batch, crop=time, accumulation=2
     )
-    zero_states = 2 * experts * batch * spec.depth * 2 * width * 4 * width
+    zero_states = 2 * n * batch * spec.depth * 2 * width * 4 * width
     assert update.operations == operations_of(settings, 1) - zero_states
     assert operations_of(settings, 7) == 7 * 2 * 3 * forward.operations
 
 
 def test_decoder_path_is_the_delta_rule():
-    spec, theta, head, tokens = problem(8)
-    _, tied, _ = gradient(spec, theta, head, [tokens], "decoder")
-    hidden = create("reference").hidden(spec, theta, head, tokens)
+    experts, tokens = problem(8)
+    _, tied, _ = gradient(experts, [tokens], "decoder")
+    hidden = create("reference").hidden(experts, tokens)
     for e in range(2):
-        expected = decoder_gradient(hidden[e].flatten(0, 1), head[e], torch.from_numpy(tokens[e, :, 1:]).flatten())
+        expected = decoder_gradient(
+            hidden[e].flatten(0, 1), experts.head[e], torch.from_numpy(tokens[e, :, 1:]).flatten()
+        )
         assert torch.allclose(tied[e], expected, rtol=1e-10, atol=1e-14)
 
 
 def test_accumulated_batches_are_averaged_and_weights_stay():
-    spec, theta, head, tokens = problem(8)
+    experts, tokens = problem(8)
     other = tokens[:, ::-1, ::-1].copy()
-    before = theta.clone(), head.clone()
-    both = gradient(spec, theta, head, [tokens, other], "full")
-    one, two = (gradient(spec, theta, head, [t], "full") for t in (tokens, other))
+    before = experts.theta.clone(), experts.head.clone()
+    both = gradient(experts, [tokens, other], "full")
+    one, two = (gradient(experts, [t], "full") for t in (tokens, other))
     for b, x, y in zip(both[:2], one[:2], two[:2], strict=True):
         assert torch.allclose(b, (x + y) / 2, rtol=1e-12, atol=1e-15)
-    assert torch.equal(theta, before[0])
-    assert torch.equal(head, before[1])
-    assert not theta.requires_grad
+    assert torch.equal(experts.theta, before[0])
+    assert torch.equal(experts.head, before[1])
+    assert not experts.theta.requires_grad

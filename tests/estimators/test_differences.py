@@ -7,18 +7,19 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from soma.config.training import Difference, Training
+from soma.config.training import FiniteDifference, Training
 from soma.estimators import spsa
-from soma.forward.engine import create
 from soma.forward.probes import ProbeKind, Probes
+from soma.forward.registry import create
 from soma.models import lstm
 from soma.models.count import spsa_forwards
+from soma.models.experts import Experts
 from soma.models.spec import LSTMSpec
 from soma.numerics.rng import Stream
 from soma.runs import operations_of
 from tests.estimators.objectives import SPEC, G, M, estimate, linear
 
-DIFFERENCES = get_args(Difference)
+DIFFERENCES = get_args(FiniteDifference)
 KINDS = get_args(ProbeKind)
 DIAGONAL = np.random.default_rng(1).normal(size=M)
 START = torch.from_numpy(np.random.default_rng(2).normal(size=(1, M)))
@@ -41,9 +42,9 @@ def probe(kind, update=0):
 def slope(loss, difference, **options):
     """The coefficient D of one direction at START."""
     z = probe(options.get("kind", "dense"))
-    found = estimate(loss, n_pert=1, theta=START, difference=difference, **options).gradient[0]
-    assert np.allclose(found, found @ z / (z @ z) * z, rtol=1e-9, atol=1e-12)
-    return found @ z / (z @ z)
+    gradient = estimate(loss, n_pert=1, theta=START, difference=difference, **options).gradient[0]
+    assert np.allclose(gradient, gradient @ z / (z @ z) * z, rtol=1e-9, atol=1e-12)
+    return gradient @ z / (z @ z)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -63,8 +64,8 @@ def test_known_slopes_of_a_quadratic(kind, eps, curvature):
     }
     assert (abs(second) > 1) == (abs(curvature) > 0.5)  # both sides of the floor of c
     for (difference, side), value in expected.items():
-        found = slope(quadratic(curvature), difference, kind=kind, eps=eps, side=side)
-        assert found == pytest.approx(value, rel=1e-8), (difference, side)
+        measured = slope(quadratic(curvature), difference, kind=kind, eps=eps, side=side)
+        assert measured == pytest.approx(value, rel=1e-8), (difference, side)
 
 
 def test_order_of_the_error_on_a_cubic():
@@ -104,8 +105,8 @@ def test_a_linear_loss_has_one_slope_whatever_the_difference(difference):
     """No curvature: nothing to be biased by, and c = 1."""
     central = estimate(linear, n_pert=3).gradient
     for side in (1, -1):
-        found = estimate(linear, n_pert=3, difference=difference, side=side).gradient
-        assert np.allclose(found, central, rtol=1e-9, atol=1e-9)
+        gradient = estimate(linear, n_pert=3, difference=difference, side=side).gradient
+        assert np.allclose(gradient, central, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES)
@@ -116,9 +117,9 @@ def test_the_reported_loss_is_the_mean_of_those_evaluated(difference):
         seen.append(cubic(x))
         return seen[-1]
 
-    found = estimate(recorded, n_pert=3, theta=START, difference=difference, side=-1)
+    estimated = estimate(recorded, n_pert=3, theta=START, difference=difference, side=-1)
     assert len(seen) == spsa_forwards(3, difference)
-    assert found.loss == pytest.approx([np.mean(seen)], rel=1e-12)
+    assert estimated.loss == pytest.approx([np.mean(seen)], rel=1e-12)
 
 
 def test_summed_losses_enter_every_part_of_a_difference():
@@ -144,7 +145,7 @@ def test_engines_agree_with_the_reference(engine, kind, loss):
     tokens = Stream.named(0, "t").integers(2 * 4 * 9, 256).astype(np.uint8).reshape(2, 4, 9)
     probes = Probes(spec, Stream.named(0, "p"), kind, 1, (0, 1), range(3))
     for difference in DIFFERENCES:
-        arguments = (spec, theta, head, [tokens], [probes], [0.02, 0.01], loss, difference, -1)
+        arguments = (Experts(spec, theta, head), [tokens], [probes], [0.02, 0.01], loss, difference, -1)
         got, want = (spsa.estimate(create(name), *arguments) for name in (engine, "reference"))
         assert np.linalg.norm(got.gradient - want.gradient) < 2e-3 * np.linalg.norm(want.gradient), difference
         assert np.allclose(got.loss, want.loss, rtol=1e-6)

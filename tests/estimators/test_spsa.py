@@ -8,7 +8,7 @@ from soma.estimators import spsa
 from soma.forward.probes import Probes
 from soma.models.spec import LSTMSpec
 from soma.numerics.rng import Stream
-from tests.estimators.objectives import SPEC, G, M, Objective, estimate, linear
+from tests.estimators.objectives import SPEC, G, M, Objective, estimate, headless, linear
 
 
 @pytest.mark.parametrize("eps", [1.0, 1e-2])
@@ -75,8 +75,8 @@ def test_few_coordinates_tell_the_two_variances_apart():
 
 def test_gaussian_mean():
     n_pert, draws = 4, 400
-    found = [estimate(linear, update=u, n_pert=n_pert, kind="gaussian").gradient[0] for u in range(draws)]
-    z_score = (np.mean(found, axis=0) - G) / np.sqrt((G @ G + G**2) / (n_pert * draws))
+    gradients = [estimate(linear, update=u, n_pert=n_pert, kind="gaussian").gradient[0] for u in range(draws)]
+    z_score = (np.mean(gradients, axis=0) - G) / np.sqrt((G @ G + G**2) / (n_pert * draws))
     assert abs((z_score**2).mean() - 1) < 5 * (2 / M) ** 0.5
 
 
@@ -114,10 +114,10 @@ NOISE *= (NU * (SLOPE @ SLOPE) / (NOISE**2).sum(axis=1).mean()) ** 0.5
 class NoisyLinear(Objective):
     """Linear losses whose slope is the mean over the batch's sequences of SLOPE plus row `byte` of NOISE."""
 
-    def losses(self, spec, theta, head, tokens, probes, eps, signs=(1, -1)):
-        slopes = SLOPE + NOISE[tokens[:, :, 0]].mean(axis=1)
-        along = np.einsum("ejm,em->ej", probes.signs(), slopes) * np.array(eps)[:, None]
-        return along[:, :, None] * signs
+    def _losses(self, at):
+        slopes = SLOPE + NOISE[at.tokens[:, :, 0]].mean(axis=1)
+        along = np.einsum("ejm,em->ej", at.probes.signs(), slopes) * np.array(at.eps)[:, None]
+        return along[:, :, None] * at.signs
 
 
 def noisy_errors(n_pert, batch, accumulation=1, draws=20_000):
@@ -130,8 +130,8 @@ def noisy_errors(n_pert, batch, accumulation=1, draws=20_000):
         own = range(a * n_pert, (a + 1) * n_pert)
         directions.append(Probes(FEW, Stream.named(0, "probe"), "dense", 0, tuple(experts), own))
     theta = torch.zeros(draws, FEW.size)
-    found = spsa.estimate(NoisyLinear(None), FEW, theta, theta, batches, directions, [1e-2] * draws)
-    return ((found.gradient - SLOPE) ** 2).sum(axis=1) / (SLOPE @ SLOPE)
+    estimated = spsa.estimate(NoisyLinear(None), headless(theta, FEW), batches, directions, [1e-2] * draws)
+    return ((estimated.gradient - SLOPE) ** 2).sum(axis=1) / (SLOPE @ SLOPE)
 
 
 def assert_terms(values, *terms):
@@ -174,14 +174,14 @@ def ensemble_estimates(loss, draws, experts=4, n_pert=2):
     out = []
 
     class Separable(Objective):
-        def losses(self, spec, theta, head, tokens, probes, eps, signs):
-            slope = np.einsum("ejm,em->ej", probes.signs().astype(np.float64), blocks)
-            return np.stack([slope * eps[0], -slope * eps[0]], axis=2)
+        def _losses(self, at):
+            slope = np.einsum("ejm,em->ej", at.probes.signs().astype(np.float64), blocks)
+            return np.stack([slope * at.eps[0], -slope * at.eps[0]], axis=2)
 
     engine, tokens = Separable(None), np.zeros((experts, 1, 2), np.uint8)
     for update in range(draws):
         probes = Probes(SPEC, Stream.named(0, "probe"), "dense", update, tuple(range(experts)), range(n_pert))
-        estimated = spsa.estimate(engine, SPEC, theta, theta, [tokens], [probes], [0.01] * experts, loss)
+        estimated = spsa.estimate(engine, headless(theta), [tokens], [probes], [0.01] * experts, loss)
         out.append(estimated.gradient)
     return np.array(out), blocks
 

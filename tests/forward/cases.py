@@ -12,14 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from soma.forward import cpu
+from soma.forward import cpu, native
 from soma.forward.engine import Engine
 from soma.forward.probes import ProbeKind, Probes
 from soma.models import lstm
-from soma.models.lstm import LSTMSpec
+from soma.models.experts import Experts
+from soma.models.spec import LSTMSpec
 from soma.numerics.rng import Stream
 
-KERNELS = [f"cpu-{isa}" for isa in cpu.INSTRUCTION_SETS if cpu.library(isa) is not None]
+KERNELS = [f"cpu-{isa}" for isa in native.INSTRUCTION_SETS if cpu.library(isa) is not None]
 """The compiled kernels that this machine runs."""
 
 
@@ -27,35 +28,47 @@ KERNELS = [f"cpu-{isa}" for isa in cpu.INSTRUCTION_SETS if cpu.library(isa) is n
 class Case:
     """One batch for E experts: the arguments of `Engine.losses`."""
 
-    spec: LSTMSpec
-    theta: Tensor
-    head: Tensor
+    experts: Experts
     tokens: NDArray[np.uint8]
     probes: Probes
     eps: list[float]
 
+    @property
+    def spec(self) -> LSTMSpec:
+        return self.experts.spec
+
+    @property
+    def theta(self) -> Tensor:
+        return self.experts.theta
+
+    @property
+    def head(self) -> Tensor:
+        return self.experts.head
+
     def losses(self, engine: Engine, *signs: int) -> NDArray[np.float64]:
         """For the engine's default signs if none are given."""
         options = {"signs": signs} if signs else {}
-        return engine.losses(self.spec, self.theta, self.head, self.tokens, self.probes, self.eps, **options)
+        return engine.losses(self.experts, self.tokens, self.probes, self.eps, **options)
 
     def token_losses(self, engine: Engine) -> NDArray[np.float64]:
-        return engine.token_losses(self.spec, self.theta, self.head, self.tokens)
+        return engine.token_losses(self.experts, self.tokens)
 
     def hidden(self, engine: Engine) -> Tensor:
-        return engine.hidden(self.spec, self.theta, self.head, self.tokens)
+        return engine.hidden(self.experts, self.tokens)
 
     def head_gradient(self, engine: Engine) -> Tensor:
-        return engine.head_gradient(self.spec, self.theta, self.head, self.tokens)
+        return engine.head_gradient(self.experts, self.tokens)
 
-    def experts(self, *which: int) -> Case:
+    def some(self, *which: int) -> Case:
         """The same problem for some of the experts."""
         kept = list(which)
+        experts = Experts(self.spec, self.theta[kept], self.head[kept])
         probes = replace(self.probes, experts=tuple(self.probes.experts[e] for e in kept))
-        eps = [self.eps[e] for e in kept]
-        return replace(
-            self, theta=self.theta[kept], head=self.head[kept], tokens=self.tokens[kept], probes=probes, eps=eps
-        )
+        return Case(experts, self.tokens[kept], probes, [self.eps[e] for e in kept])
+
+    def with_weights(self, **tensors: Tensor) -> Case:
+        """The same problem at another `theta` or `head`."""
+        return replace(self, experts=replace(self.experts, **tensors))
 
 
 def make_case(
@@ -80,7 +93,8 @@ def make_case(
     for t in range(time):
         tokens[..., t + 1] = successors[tokens[..., t], rng.integers(0, 4, size=(experts, batch))]
     probes = Probes(spec, Stream.named(1, "probe"), kind, 7, tuple(range(3, 3 + experts)), range(2, 2 + directions))
-    return Case(spec, torch.stack(theta), torch.stack(head), tokens, probes, [eps * (e + 1) for e in range(experts)])
+    made = Experts(spec, torch.stack(theta), torch.stack(head))
+    return Case(made, tokens, probes, [eps * (e + 1) for e in range(experts)])
 
 
 def trained(case: Case) -> Case:
@@ -92,11 +106,11 @@ def trained(case: Case) -> Case:
     first = None
     while True:
         optimiser.zero_grad()
-        h, _ = lstm.hidden(case.spec, theta, case.head, tokens[..., :-1])
+        h, _ = lstm.hidden(replace(case.experts, theta=theta), tokens[..., :-1])
         loss = lstm.cross_entropy(h, case.head, tokens[..., 1:]).mean()
         first = first or loss.item()
         if loss.item() < 0.6 * first:
-            return replace(case, theta=theta.detach())
+            return case.with_weights(theta=theta.detach())
         loss.backward()
         optimiser.step()
 

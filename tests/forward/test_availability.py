@@ -15,7 +15,12 @@ from cases import KERNELS, make_case
 
 from soma.errors import SomaError
 from soma.forward import cpu
-from soma.forward.engine import create
+from soma.forward.registry import create
+
+
+def transposed(head):
+    """Return the same numbers in another order in memory."""
+    return head.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 @pytest.mark.skipif(not KERNELS, reason="the CPU engine is not built")
@@ -23,11 +28,11 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"theta": lambda c: c.theta.double()}, "theta must be float32"),
-            ({"theta": lambda c: c.theta[:, :-1]}, "theta must be"),
-            ({"theta": lambda c: c.theta.T.contiguous().T}, "theta of each expert must be contiguous"),
-            ({"head": lambda c: c.head[:1]}, "head must be"),
-            ({"head": lambda c: c.head.transpose(1, 2).contiguous().transpose(1, 2)}, "head of each expert"),
+            ({"experts": lambda c: c.experts.to(torch.float64)}, "theta must be float32"),
+            ({"experts": lambda c: replace(c.experts, head=c.head.double())}, "head must be float32"),
+            ({"experts": lambda c: replace(c.experts, theta=c.theta.T.contiguous().T)}, "theta of each expert must be"),
+            ({"experts": lambda c: replace(c.experts, head=transposed(c.head))}, "head of each expert"),
+            ({"tokens": lambda c: c.tokens[:1]}, "nothing to predict for 2 experts"),
             ({"tokens": lambda c: c.tokens.astype(np.int64)}, "contiguous uint8"),
             ({"tokens": lambda c: c.tokens[:, :, ::2]}, "contiguous uint8"),
             ({"tokens": lambda c: c.tokens[:, :, :1].copy()}, "nothing to predict"),
@@ -55,6 +60,7 @@ def test_auto_takes_torch_without_the_kernel(monkeypatch, caplog):
     with caplog.at_level(logging.INFO, logger="soma"):
         assert create("auto").name == "torch"
     assert len(caplog.records) == 1
+    assert "not built, or emulates" in caplog.text
     with pytest.raises(SomaError, match="compiler"):
         create("cpu")
 
@@ -94,4 +100,4 @@ def test_threads_follow_torch():
         pytest.skip("the CPU engine is not built")
     torch.set_num_threads(3)
     case = make_case(8)
-    assert cpu._model(case.spec, case.theta, case.head, case.tokens).threads == 3
+    assert cpu._model(case.experts, case.tokens).threads == 3

@@ -126,7 +126,7 @@ def test_weights_stay_bit_for_bit(kind, name, make_engine):
 def test_large_logits_and_saturated_gates(name, make_engine):
     """No exponential overflows: the loss is exact far beyond what a trained model reaches."""
     case = make_case(33, batch=18)
-    scaled = replace(case, theta=case.theta * 30, head=case.head * 60)
+    scaled = case.with_weights(theta=case.theta * 30, head=case.head * 60)
     got, want = (scaled.token_losses(make_engine(n)) for n in (name, "reference"))
     assert want.max() > 200
     # Weights thirty times too large amplify rounding, so only typical targets are compared.
@@ -140,12 +140,12 @@ def test_a_broken_weight_anywhere_has_no_finite_loss(name, make_engine):
     for slot in case.spec.layout:
         theta = case.theta.clone()
         theta[0, slot.offset + slot.size // 2] = torch.nan
-        got = replace(case, theta=theta).losses(engine)
+        got = case.with_weights(theta=theta).losses(engine)
         assert np.isnan(got[0]).all(), slot.name
         assert np.isfinite(got[1]).all()
     head = case.head.clone()
     head[0, 200, 3] = torch.nan  # a byte that does not occur
-    assert np.isnan(replace(case, head=head).losses(engine)[0]).all()
+    assert np.isnan(case.with_weights(head=head).losses(engine)[0]).all()
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -155,10 +155,10 @@ def test_same_bits_whatever_shares_the_call(kind, name, make_engine):
     engine = make_engine(name)
     whole = case.losses(engine)
     np.testing.assert_array_equal(case.losses(engine), whole)
-    np.testing.assert_array_equal(case.experts(1).losses(engine), whole[1:2])
-    np.testing.assert_array_equal(case.experts(2, 0).losses(engine), whole[[2, 0]])
+    np.testing.assert_array_equal(case.some(1).losses(engine), whole[1:2])
+    np.testing.assert_array_equal(case.some(2, 0).losses(engine), whole[[2, 0]])
     tokens = case.token_losses(engine)
-    np.testing.assert_array_equal(case.experts(2).token_losses(engine), tokens[2:])
+    np.testing.assert_array_equal(case.some(2).token_losses(engine), tokens[2:])
     if name != "torch":  # its chunks of directions may round differently
         some = replace(case, probes=replace(case.probes, directions=range(4, 6)))
         np.testing.assert_array_equal(some.losses(engine), whole[:, 2:4])
@@ -204,8 +204,8 @@ def test_gradients_of_heads_are_the_same_bits_in_any_company(name, make_engine, 
     for threads in (2, 5):
         torch.set_num_threads(threads)
         assert torch.equal(case.head_gradient(engine), whole)
-    assert torch.equal(case.experts(1).head_gradient(engine), whole[1:2])
-    assert torch.equal(case.experts(2, 0).head_gradient(engine), whole[[2, 0]])
+    assert torch.equal(case.some(1).head_gradient(engine), whole[1:2])
+    assert torch.equal(case.some(2, 0).head_gradient(engine), whole[[2, 0]])
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -213,10 +213,10 @@ def test_gradients_of_heads_are_the_same_bits_in_any_company(name, make_engine, 
 def test_gradients_of_heads(change, name, make_engine):
     case = make_case(**({"width": 32} | change))
     got = case.head_gradient(make_engine(name))
-    want = replace(case, head=case.head.double()).head_gradient(make_engine("reference"))
+    want = case.with_weights(head=case.head.double()).head_gradient(make_engine("reference"))
     assert got.dtype == torch.float32
     assert (got - want).norm() < 3e-6 * want.norm()
-    broken = replace(case, head=case.head.index_fill(1, torch.tensor([200]), torch.nan))
+    broken = case.with_weights(head=case.head.index_fill(1, torch.tensor([200]), torch.nan))
     assert torch.isnan(broken.head_gradient(make_engine(name))).any()
 
 
@@ -240,6 +240,6 @@ def test_vector_width_does_not_change_the_bits(width, kind, make_engine):
 def test_experts_may_share_one_head(name, make_engine):
     case = make_case(16, experts=3)
     engine = make_engine(name)
-    shared = replace(case, head=case.head[:1].expand(3, -1, -1))
-    copied = replace(case, head=case.head[:1].repeat(3, 1, 1))
+    shared = case.with_weights(head=case.head[:1].expand(3, -1, -1))
+    copied = case.with_weights(head=case.head[:1].repeat(3, 1, 1))
     np.testing.assert_array_equal(shared.losses(engine), copied.losses(engine))

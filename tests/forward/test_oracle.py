@@ -8,6 +8,7 @@ from cases import make_case
 from torch import Tensor, nn
 
 from soma.models import lstm
+from soma.models.experts import Experts
 from soma.models.spec import LSTMSpec
 
 
@@ -64,7 +65,7 @@ def test_functional_expert_equals_modules(width, depth, embedding):
     targets = torch.from_numpy(case.tokens[..., 1:]).long()
     theta = case.theta.double() + 0.1 * torch.randn(case.theta.shape, generator=torch.Generator().manual_seed(0))
     head = case.head.double()
-    got, _ = lstm.hidden(case.spec, theta, head, inputs)
+    got, _ = lstm.hidden(Experts(case.spec, theta, head), inputs)
     losses = lstm.cross_entropy(got, head, targets)
     for e in range(2):
         with torch.no_grad():
@@ -78,7 +79,7 @@ def test_functional_expert_equals_modules(width, depth, embedding):
 def test_state_carries_over_a_cut():
     case = make_case(16, time=10)
     inputs = torch.from_numpy(case.tokens[..., :-1])
-    whole, _ = lstm.hidden(case.spec, case.theta, case.head, inputs)
-    first, state = lstm.hidden(case.spec, case.theta, case.head, inputs[..., :4])
-    second, _ = lstm.hidden(case.spec, case.theta, case.head, inputs[..., 4:], state)
+    whole, _ = lstm.hidden(case.experts, inputs)
+    first, state = lstm.hidden(case.experts, inputs[..., :4])
+    second, _ = lstm.hidden(case.experts, inputs[..., 4:], state)
     torch.testing.assert_close(torch.cat([first, second], dim=2), whole, rtol=1e-5, atol=1e-6)

@@ -2,11 +2,12 @@ import numpy as np
 import pytest
 import torch
 
-from soma.forward.engine import create
 from soma.forward.precision import PRECISIONS, round_mantissa, rounded_products
 from soma.forward.probes import Probes
+from soma.forward.registry import create
 from soma.forward.torch_engine import TorchEngine
 from soma.measurements.precision import difference_errors
+from soma.models.experts import Experts
 from soma.models.lstm import initialise
 from soma.models.spec import LSTMSpec
 from soma.numerics.rng import Stream
@@ -39,8 +40,7 @@ def test_errors_are_ordered_as_the_formats_are_and_grow_as_eps_falls():
     tokens = Stream.named(0, "t").integers(8 * 33, 256).astype(np.uint8).reshape(8, 33)
     probes = Probes(spec, Stream.named(0, "p"), "sparse", 0, (0,), range(8))
     rows = difference_errors(
-        spec,
-        {"initial": (body, head)},
+        {"initial": Experts(spec, body[None], head[None])},
         tokens,
         probes,
         [1e-2, 1e-3, 1e-4],

@@ -96,7 +96,7 @@ class TestAgainstTheReference:
 
     def test_large_logits_and_saturated_gates(self):
         case = make_case(33, batch=3, experts=1)
-        scaled = replace(case, theta=case.theta * 30, head=case.head * 60)
+        scaled = case.with_weights(theta=case.theta * 30, head=case.head * 60)
         got, want = scaled.token_losses(engine()), scaled.token_losses(REFERENCE)
         assert want.max() > 200
         assert np.isfinite(got).all()
@@ -107,7 +107,7 @@ class TestAgainstTheReference:
         case = make_case(16, time=2)
         theta = case.theta.clone()
         theta[0, 40] = torch.nan
-        got = replace(case, theta=theta).losses(engine())
+        got = case.with_weights(theta=theta).losses(engine())
         assert np.isnan(got[0]).all()
         assert np.isfinite(got[1]).all()
 
@@ -116,7 +116,7 @@ class TestWhatChangesNothing:
     def test_the_experts_and_directions_that_share_the_call(self):
         case = make_case(16, batch=3, time=2)
         whole = case.losses(engine())
-        one = case.experts(1)
+        one = case.some(1)
         np.testing.assert_array_equal(one.losses(engine()), whole[1:])
         some = replace(one, probes=replace(one.probes, directions=range(3, 4)))
         np.testing.assert_allclose(some.losses(engine()), whole[1:, 1:], rtol=1e-7)

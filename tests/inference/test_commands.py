@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiny_model import EXPERTS, PREFIX, SPEC, K, Tiny, weights
+from tiny_model import EXPERTS, PREFIX, SPEC, K, Tiny, make_experts
 
 from soma import cli
 from soma.config.training import Training
@@ -120,12 +120,12 @@ def campaign(tiny: Tiny, folder: Path) -> Path:
         id="soma-n5-s0", kind="arm", seed=0, start=None, shards="clusters-n5", window=80, settings=settings,
         milestones=(2,),
     )  # fmt: skip
-    bodies, heads = weights(SPEC, EXPERTS, shared=False)
+    experts = make_experts(SPEC, EXPERTS, shared=False)
     tensors = {}
     for e in range(EXPERTS):
         for factor, iterate in enumerate(ITERATES, start=1):
-            tensors[tensor_name(e, 2, iterate, "body")] = bodies[e] * factor
-            tensors[tensor_name(e, 2, iterate, "head")] = heads[e] + 0
+            tensors[tensor_name(e, 2, iterate, "body")] = experts.theta[e] * factor
+            tensors[tensor_name(e, 2, iterate, "head")] = experts.head[e] + 0
     part = folder / "runs/soma-n5-s0/000-004"
     part.mkdir(parents=True)
     publish(part, run, "000-004", tensors, "")

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from tiny_model import EXPERTS, PREFIX, SPEC, Tiny, weights
+from tiny_model import EXPERTS, PREFIX, SPEC, Tiny, make_experts
 
 from soma.errors import SomaError
 from soma.evaluation.ensemble import lstm_losses, mixture_losses, selected_losses
-from soma.forward.cpu import INSTRUCTION_SETS
-from soma.forward.engine import create
+from soma.forward.native import INSTRUCTION_SETS
+from soma.forward.registry import create
 from soma.inference import compiled
 from soma.inference.compiled import CompiledRunner
 from soma.inference.model import make_runner
@@ -57,8 +57,8 @@ def runner(name: str, spec: LSTMSpec, shared: bool, monkeypatch: pytest.MonkeyPa
         name = "cpu"
     if name == "triton":  # several chunks of time, and few programs, because each costs time in the interpreter
         tuning = Tuning(longest=2, row_programs=1, row_tile=64, norm_rows=64, cells=1 << 14)
-        return TritonRunner(spec, *weights(spec, experts, shared=shared), torch.device("cpu"), tuning=tuning)
-    return make_runner(spec, *weights(spec, experts, shared=shared), name, "cpu")
+        return TritonRunner(make_experts(spec, experts, shared=shared), torch.device("cpu"), tuning=tuning)
+    return make_runner(make_experts(spec, experts, shared=shared), name, "cpu")
 
 
 def problem(experts: int = 4, sequences: int = 7, length: int = 90) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -84,7 +84,7 @@ def test_losses_are_the_references(name: str, spec: LSTMSpec, shared: bool, monk
     tokens, selected = problem(sequences=17, length=7) if name == "triton" else problem()
     skipped = 3 if name == "triton" else 30
     out = losses(runner(name, spec, shared, monkeypatch), tokens, selected, tokens.shape[1] - 1 - skipped)
-    reference = lstm_losses(create("reference"), spec, *weights(spec, 4, shared=shared))
+    reference = lstm_losses(create("reference"), make_experts(spec, 4, shared=shared))
     expected = selected_losses(reference, tokens, selected, skipped)
     assert np.abs(np.exp(-out) - np.exp(-expected)).max() < 2e-6
     assert np.abs(mixture_losses(out) - mixture_losses(expected)).max() < 2e-5
@@ -96,7 +96,7 @@ def test_the_ensemble_is_the_evaluators(tiny: Tiny) -> None:
     windows = tiny.windows(60)
     for k in (1, 3, EXPERTS):
         selected = tiny.plain_router().route(windows, PREFIX, k)
-        engine = lstm_losses(create("auto"), SPEC, *weights(SPEC, EXPERTS, shared=False))
+        engine = lstm_losses(create("auto"), make_experts(SPEC, EXPERTS, shared=False))
         expected = mixture_losses(selected_losses(engine, windows, selected, PREFIX))
         ours = tiny.ensemble(k=k).losses(windows)
         np.testing.assert_array_equal(tiny.ensemble(k=k).select(windows), selected)
@@ -153,11 +153,11 @@ def test_no_bit_depends_on_what_shares_a_call(
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice")  # from the maximum in triton's interpreter
 def test_weights_that_are_no_numbers_give_no_numbers() -> None:
-    bodies, heads = weights(SPEC, 2, shared=True)
-    bodies[1, 5] = float("nan")
+    experts = make_experts(SPEC, 2, shared=True)
+    experts.theta[1, 5] = float("nan")
     tokens, _ = problem(sequences=2, length=8)
     for name in ("auto", "torch", *TRITON):
-        run = make_runner(SPEC, bodies, heads, name, "cpu")
+        run = make_runner(experts, name, "cpu")
         assert name in ("auto", run.name)
         out = run.losses(np.arange(2), np.arange(2), tokens, 6)
         assert np.isfinite(out[0]).all()
@@ -165,17 +165,13 @@ def test_weights_that_are_no_numbers_give_no_numbers() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    bodies, heads = weights(SPEC, 3, shared=False)
-    with pytest.raises(ValueError, match="heads for 3 experts"):
-        make_runner(SPEC, bodies, heads[:2], "torch", "cpu")
-    with pytest.raises(ValueError, match="do not fit"):
-        make_runner(SPEC, bodies[:, 1:], heads, "torch", "cpu")
-    with pytest.raises(SomaError, match="use auto, cpu, torch"):
-        make_runner(SPEC, bodies, heads, "fast", "cpu")
+    experts = make_experts(SPEC, 3, shared=False)
+    with pytest.raises(SomaError, match="use auto, cpu, triton"):
+        make_runner(experts, "fast", "cpu")
     with pytest.raises(SomaError, match="sees no CUDA device"):
-        make_runner(SPEC, bodies, heads, "auto", "cuda")
+        make_runner(experts, "auto", "cuda")
     if KERNELS:
-        run = CompiledRunner(SPEC, bodies, heads)
+        run = CompiledRunner(experts)
         tokens, _ = problem()
         for expert, row in ((3, 0), (-1, 0), (0, 7)):
             with pytest.raises(ValueError, match="pairs need experts in"):
@@ -184,21 +180,21 @@ def test_what_does_not_fit_is_refused() -> None:
 
 @pytest.mark.skipif(not TRITON, reason="triton is not installed")
 def test_a_gpu_has_triton_or_else_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = SPEC, *weights(SPEC, 2, shared=True)
+    experts = make_experts(SPEC, 2, shared=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("TRITON_INTERPRET")
         with pytest.raises(SomaError, match="needs a CUDA device"):
-            make_runner(*arguments, "triton", "cpu")
+            make_runner(experts, "triton", "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr("soma.inference.triton_runner.TritonRunner", lambda *_: "triton")
     monkeypatch.setattr("soma.inference.batched.BatchedRunner", lambda *_: "torch")
-    assert make_runner(*arguments, "auto", "cuda:1") == "triton"
-    assert make_runner(*arguments, "torch", "cuda:1") == "torch"
+    assert make_runner(experts, "auto", "cuda:1") == "triton"
+    assert make_runner(experts, "torch", "cuda:1") == "torch"
     monkeypatch.setattr("soma.inference.model.find_spec", lambda _: None)
     monkeypatch.setitem(sys.modules, "soma.inference.triton_runner", None)  # as an import without triton fails
-    assert make_runner(*arguments, "auto", "cuda:1") == "torch"
+    assert make_runner(experts, "auto", "cuda:1") == "torch"
     with pytest.raises(SomaError, match="not installed"):
-        make_runner(*arguments, "triton", "cuda:1")
+        make_runner(experts, "triton", "cuda:1")
 
 
 def test_groups_hold_every_pair_once() -> None:

@@ -7,7 +7,7 @@ from itertools import islice
 import numpy as np
 import pytest
 from scipy.stats import chisquare
-from tiny_model import PREFIX, SPEC, K, Tiny, weights
+from tiny_model import PREFIX, SPEC, K, Tiny, make_experts
 
 from soma.errors import SomaError
 from soma.inference.sampling import Sampling
@@ -115,9 +115,9 @@ def test_an_empty_prompt_starts_from_a_line_feed(tiny: Tiny) -> None:
 
 
 def test_weights_that_are_no_numbers_end_a_sample(tiny: Tiny) -> None:
-    bodies, heads = weights(SPEC, 1, shared=True)
-    bodies[0, 3] = float("nan")
+    experts = make_experts(SPEC, 1, shared=True)
+    experts.theta[0, 3] = float("nan")
     model = tiny.ensemble(k=1, router=None)
-    broken = type(model)(SPEC, bodies, heads, None, 1, PREFIX, 80, {})
+    broken = type(model)(experts, None, 1, PREFIX, 80, {})
     with pytest.raises(SomaError, match="not numbers"):
         next(broken.sample("a"))

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from soma.config.routing import Routing
 from soma.inference import Ensemble
 from soma.inference.card import Card
 from soma.inference.folder import export
 from soma.inference.route import PrefixRouter
+from soma.models.experts import Experts
 from soma.models.lstm import initialise
 from soma.models.spec import LSTMSpec
 from soma.numerics.rng import Stream
@@ -54,11 +54,11 @@ class ArrayOfWindows:
         return self.rows[ids]
 
 
-def weights(spec: LSTMSpec, experts: int, *, shared: bool, scale: float = 2.0) -> tuple[Tensor, Tensor]:
-    """Draw bodies [N, M] and heads [N or 1, V, H] whose predictions are far from uniform."""
-    drawn = [initialise(spec, Stream.named(e, "tiny")) for e in range(experts)]
+def make_experts(spec: LSTMSpec, count: int, *, shared: bool, scale: float = 2.0) -> Experts:
+    """Draw experts whose predictions are far from uniform."""
+    drawn = [initialise(spec, Stream.named(e, "tiny")) for e in range(count)]
     heads = scale * torch.stack([head for _, head in drawn])
-    return torch.stack([body for body, _ in drawn]), heads[:1].clone() if shared else heads
+    return Experts.of(spec, torch.stack([body for body, _ in drawn]), heads[:1].clone() if shared else heads)
 
 
 @dataclass
@@ -73,9 +73,8 @@ class Tiny:
 
     def ensemble(self, **changes: Any) -> Ensemble:
         """Build the ensemble from its parts, without the folder."""
-        bodies, heads = weights(SPEC, EXPERTS, shared=False)
         arguments = {"k": K, "prefix": PREFIX, "window": WINDOW, "about": {}, "router": self.prefix_router()} | changes
-        return Ensemble(SPEC, bodies, heads, **arguments)
+        return Ensemble(make_experts(SPEC, EXPERTS, shared=False), **arguments)
 
     def prefix_router(self) -> PrefixRouter:
         return PrefixRouter(self.plain_router())
@@ -95,13 +94,12 @@ def make(directory: Path) -> Tiny:
     transform_all(corpus, features, directory / "vectors.npy", workers=1)
     ids = sample_ids(len(corpus), settings, 0)
     build_router(directory / "vectors.npy", ids, features, EXPERTS, settings, 0, directory / "router")
-    bodies, heads = weights(SPEC, EXPERTS, shared=False)
-    record = write(directory / "model", bodies, heads, directory)
+    record = write(directory / "model", make_experts(SPEC, EXPERTS, shared=False), directory)
     return Tiny(texts, directory / "features", directory / "router", directory / "model", record)
 
 
 def write(
-    output: Path, bodies: Tensor, heads: Tensor, directory: Path, *, facts: Card | None = None, **changes: Any
+    output: Path, experts: Experts, directory: Path, *, facts: Card | None = None, **changes: Any
 ) -> dict[str, Any]:
     """Write a model's folder with the router of `directory`."""
     arguments: dict[str, Any] = {
@@ -116,4 +114,4 @@ def write(
         "facts": facts or Card(),
         "sources": {"tiny-n5-s0/000-004": "0" * 64},
     }
-    return export(SPEC, bodies, heads, output, **(arguments | changes))
+    return export(experts, output, **(arguments | changes))

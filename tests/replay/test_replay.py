@@ -28,14 +28,14 @@ SOMA = "runs/soma-n2-s0/000-001"
 FIRST, LAST = "updates 1-5", "last leg 12-20"
 
 
-def by_piece(found: list[Comparison]) -> dict[tuple[str, str], Comparison]:
-    return {(c.run, c.what): c for c in found}
+def by_piece(comparisons: list[Comparison]) -> dict[tuple[str, str], Comparison]:
+    return {(c.run, c.what): c for c in comparisons}
 
 
 def statuses(results: Path, *runs: str) -> dict[str, str]:
     """Return the status of every piece of some runs, and the field if it differs."""
-    found = compare_runs(results, list(runs) or None, everything=not runs)
-    return {c.what: c.status if c.field is None else f"{c.status}: {c.field}" for c in found}
+    comparisons = compare_runs(results, list(runs) or None, everything=not runs)
+    return {c.what: c.status if c.field is None else f"{c.status}: {c.field}" for c in comparisons}
 
 
 def edit_json(path: Path, **changes) -> None:
@@ -59,18 +59,18 @@ def scaled(monkeypatch, factor: float) -> None:
     real = spsa.estimate
 
     def estimate(*arguments):
-        found = real(*arguments)
-        return replace(found, gradient=factor * found.gradient)
+        estimate = real(*arguments)
+        return replace(estimate, gradient=factor * estimate.gradient)
 
     monkeypatch.setattr(spsa, "estimate", estimate)
 
 
 def test_everything_repeats_and_nothing_is_written(finished):
     before = tree(finished)
-    found = compare_runs(finished, everything=True)
+    comparisons = compare_runs(finished, everything=True)
     assert tree(finished) == before
-    assert {c.status for c in found} == {"identical"}
-    pieces = by_piece(found)
+    assert {c.status for c in comparisons} == {"identical"}
+    pieces = by_piece(comparisons)
     assert {run for run, what in pieces if what == FIRST} == {spec.id for spec in SPECS}
     assert {run for run, what in pieces if what == LAST} == {"soma-n2-s0", "eggroll-n1-s0"}
     scored = {(run, what) for run, what in pieces if "documents" in what}
@@ -83,23 +83,23 @@ def test_everything_repeats_and_nothing_is_written(finished):
 
 
 def test_by_default_one_run_of_every_evaluation_is_scored(finished):
-    found = by_piece(compare_runs(finished))
-    assert {what for run, what in found if run == "soma-n2-s0"} == {
+    comparisons = by_piece(compare_runs(finished))
+    assert {what for run, what in comparisons if run == "soma-n2-s0"} == {
         FIRST,
         LAST,
         "validation, 2 documents",
         "test, 2 documents",
     }
-    assert {run for run, what in found if "documents" in what} == {"soma-n2-s0"}
+    assert {run for run, what in comparisons if "documents" in what} == {"soma-n2-s0"}
 
 
 def test_first_legs_that_took_long_are_left_out_by_default(results):
     cost = read_json(results / SOMA / "cost.json")
     cost["ledger"]["seconds"]["update"] = 1000.0
     write_json(results / SOMA / "cost.json", cost)
-    found = by_piece(compare_runs(results))
-    assert ("soma-n2-s0", FIRST) not in found
-    assert ("soma-n2-s0", LAST) in found
+    comparisons = by_piece(compare_runs(results))
+    assert ("soma-n2-s0", FIRST) not in comparisons
+    assert ("soma-n2-s0", LAST) in comparisons
     assert ("soma-n2-s0", FIRST) in by_piece(compare_runs(results, ["soma-n2-s0"]))
 
 
@@ -115,9 +115,9 @@ def test_an_edited_weight_that_was_signed_again(results):
     tensors["001.00000020.last.body"].view(torch.int32)[3] ^= 1
     save_tensors(path, tensors, facts)
     edit_json(results / SOMA / "run.json", weights_sha256=sha256_file(path))
-    found = by_piece(compare_runs(results, ["soma-n2-s0"]))
-    assert found["soma-n2-s0", FIRST].status == "identical"  # the first updates end before that
-    last = found["soma-n2-s0", LAST]
+    comparisons = by_piece(compare_runs(results, ["soma-n2-s0"]))
+    assert comparisons["soma-n2-s0", FIRST].status == "identical"  # the first updates end before that
+    last = comparisons["soma-n2-s0", LAST]
     assert (last.status, last.field, last.expert, last.update) == ("differs", "001.00000020.last.body", 1, 20)
     assert last.digits >= 5
 
@@ -149,8 +149,8 @@ def test_a_changed_shard(results, sealed):
     if sealed:
         record = {k: v for k, v in read_json(shards / "shards.json").items() if k not in ("kind", "files", "id")}
         seal(shards, "shards", record, ["train.npy", "validation.npy"])
-    found = statuses(results, "soma-n2-s0")
-    assert found[FIRST] == found[LAST] == "differs: shards_sha256"
+    status_of = statuses(results, "soma-n2-s0")
+    assert status_of[FIRST] == status_of[LAST] == "differs: shards_sha256"
     assert statuses(results, "bptt-n1-s0")[FIRST] == "identical"
 
 
@@ -162,12 +162,12 @@ def test_changed_text(results):
 @pytest.mark.parametrize("factor", [-1.0, 1 + 1e-6])
 def test_an_edited_estimator(results, monkeypatch, factor):
     scaled(monkeypatch, factor)
-    found = by_piece(compare_runs(results, everything=True))
-    assert found["soma-n2-s0", FIRST].status == "differs"
-    assert found["soma-n2-s0", FIRST].field == "train_loss"
-    assert found["soma-n2-s0", LAST].status == "differs"
-    assert found["bptt-n1-s0", FIRST].status == "identical"
-    assert found["soma-n2-s0", "test, 2 documents"].status == "identical"
+    comparisons = by_piece(compare_runs(results, everything=True))
+    assert comparisons["soma-n2-s0", FIRST].status == "differs"
+    assert comparisons["soma-n2-s0", FIRST].field == "train_loss"
+    assert comparisons["soma-n2-s0", LAST].status == "differs"
+    assert comparisons["bptt-n1-s0", FIRST].status == "identical"
+    assert comparisons["soma-n2-s0", "test, 2 documents"].status == "identical"
 
 
 def test_a_record_from_before_repeats_was_written_agrees_to_digits(results, monkeypatch):
@@ -177,9 +177,9 @@ def test_a_record_from_before_repeats_was_written_agrees_to_digits(results, monk
     write_json(results / SOMA / "run.json", record)
     with monkeypatch.context() as edited:
         scaled(edited, 1 + 1e-6)
-        found = by_piece(compare_runs(results, ["soma-n2-s0"]))["soma-n2-s0", FIRST]
-        assert (found.status, found.digits >= 4) == ("agrees", True)
-        assert "recorded before" in found.reason
+        comparison = by_piece(compare_runs(results, ["soma-n2-s0"]))["soma-n2-s0", FIRST]
+        assert (comparison.status, comparison.digits >= 4) == ("agrees", True)
+        assert "recorded before" in comparison.reason
     scaled(monkeypatch, -1.0)
     assert statuses(results, "soma-n2-s0")[FIRST] == "differs: train_loss"
 
@@ -193,10 +193,10 @@ def test_backpropagation_may_round_otherwise(finished, monkeypatch, noise, statu
         return body + noise * body.roll(1), head, loss
 
     monkeypatch.setattr(bptt, "gradient", gradient)
-    found = by_piece(compare_runs(finished, ["bptt-n1-s0"]))["bptt-n1-s0", FIRST]
-    assert found.status == status
-    assert (found.digits or 0) >= 4 or status == "differs"
-    assert ("torch" in found.reason) == (status == "agrees")
+    comparison = by_piece(compare_runs(finished, ["bptt-n1-s0"]))["bptt-n1-s0", FIRST]
+    assert comparison.status == status
+    assert (comparison.digits or 0) >= 4 or status == "differs"
+    assert ("torch" in comparison.reason) == (status == "agrees")
 
 
 def test_another_engine_than_the_recorded_one(finished, monkeypatch):
@@ -207,9 +207,9 @@ def test_another_engine_than_the_recorded_one(finished, monkeypatch):
 
     real = recorded.create
     monkeypatch.setattr(recorded, "create", create)
-    found = by_piece(compare_runs(finished, ["soma-n2-s0"]))
-    assert {c.status for c in found.values()} == {"agrees"}
-    assert {c.reason for c in found.values()} == {"recorded by the engine cpu, replayed by torch"}
+    comparisons = by_piece(compare_runs(finished, ["soma-n2-s0"]))
+    assert {c.status for c in comparisons.values()} == {"agrees"}
+    assert {c.reason for c in comparisons.values()} == {"recorded by the engine cpu, replayed by torch"}
 
 
 @pytest.mark.parametrize(
@@ -222,9 +222,9 @@ def test_an_edited_history_row(results, column, row, piece):
     known = history.loc[history.index[row], column]
     history.loc[history.index[row], column] = "0" * 64 if isinstance(known, str) else np.nextafter(known, 10)
     history.to_parquet(path)
-    found = by_piece(compare_runs(results, ["soma-n2-s0"]))["soma-n2-s0", piece]
-    assert (found.status, found.field, found.expert) == ("differs", column, row % 2)
-    assert found.update == (5 if piece == FIRST else 20)
+    comparison = by_piece(compare_runs(results, ["soma-n2-s0"]))["soma-n2-s0", piece]
+    assert (comparison.status, comparison.field, comparison.expert) == ("differs", column, row % 2)
+    assert comparison.update == (5 if piece == FIRST else 20)
 
 
 def test_an_edited_evaluation_row_and_a_changed_router(results):
@@ -264,8 +264,13 @@ def test_losses_that_are_no_numbers(results, capsys):
     rows["nats"] = np.nan
     rows.to_parquet(path)
     assert main(["replay", str(results), "soma-n2-s0", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)["comparisons"][-1]
-    assert (found["status"], found["field"], found["recorded"], found["digits"]) == ("differs", "nats", "nan", 0)
+    comparison = json.loads(capsys.readouterr().out)["comparisons"][-1]
+    assert (comparison["status"], comparison["field"], comparison["recorded"], comparison["digits"]) == (
+        "differs",
+        "nats",
+        "nan",
+        0,
+    )
 
 
 def test_a_damaged_leg(results):
@@ -291,9 +296,9 @@ def test_a_damaged_leg(results):
 def test_what_is_not_here_is_one_line(results, missing, piece, capsys):
     path = results / missing
     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    found = by_piece(compare_runs(results, ["soma-n2-s0"]))["soma-n2-s0", piece]
-    assert found.status == "not here"
-    assert f"dvc pull {results}" in found.reason
+    comparison = by_piece(compare_runs(results, ["soma-n2-s0"]))["soma-n2-s0", piece]
+    assert comparison.status == "not here"
+    assert f"dvc pull {results}" in comparison.reason
     assert main(["replay", str(results), "soma-n2-s0"]) == 1  # requested by name
     assert main(["replay", str(results)]) == 0
     assert "not here" in capsys.readouterr().out

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from soma.config.training import Training
-from soma.forward.engine import create
+from soma.forward.registry import create
 from soma.runs import RunSpec
-from soma.training.learner import Shard, learner_of
+from soma.training.learner import Group, Shard, learner_of
 from soma.training.loop import Interrupted, Trainer, restore_state, save_state
 from tests.project import ROOT
 
@@ -54,9 +54,8 @@ SHARDS = [
 def trainer(run, experts=range(2), start=None, engine="torch"):
     """Return the trainer of some experts before their first update."""
     shards = [SHARDS[e] for e in experts]
-    make = learner_of(run.settings.method)
-    learner = make(run, experts, Windows(), shards, create(engine), torch.device("cpu"), start)
-    return Trainer(run, experts, Windows(), shards, learner)
+    group = Group(run, experts, Windows(), shards)
+    return Trainer(learner_of(run.settings.method)(group, create(engine), torch.device("cpu"), start))
 
 
 def trained(run, experts=range(2), start=None, engine="torch"):

@@ -23,9 +23,9 @@ import pytest
 import torch
 
 from soma.config.training import Training
-from soma.forward import cpu
+from soma.forward import cpu, native
 from soma.runs import RunSpec
-from soma.training.learner import Shard, learner_of
+from soma.training.learner import Group, Shard, learner_of
 from soma.training.loop import Trainer
 from tests.project import ROOT
 from tests.training.small_runs import TEXT, Windows
@@ -63,10 +63,8 @@ def train(case: str, engine: cpu.CpuEngine) -> Trainer:
     )  # fmt: skip
     ids = np.arange((len(TEXT) - 1) // WINDOW, dtype=np.uint32)
     shards = [Shard(ids[e + 3 :: 2], ids[:3]) for e in range(run.experts)]
-    experts, device = range(run.experts), torch.device("cpu")
-    windows = Windows(WINDOW)
-    learner = learner_of("spsa")(run, experts, windows, shards, engine, device, None)
-    trainer = Trainer(run, experts, windows, shards, learner)
+    group = Group(run, range(run.experts), Windows(WINDOW), shards)
+    trainer = Trainer(learner_of("spsa")(group, engine, torch.device("cpu")))
     trainer.train(lambda: None)
     return trainer
 
@@ -93,7 +91,7 @@ def compiled(compiler: str, isa: str, folder: Path) -> ctypes.CDLL | None:
     return cpu.load(str(output))
 
 
-INSTALLED = [isa for isa in cpu.INSTRUCTION_SETS if cpu.library(isa) is not None]
+INSTALLED = [isa for isa in native.INSTRUCTION_SETS if cpu.library(isa) is not None]
 
 
 @pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
@@ -117,9 +115,9 @@ def test_cases_decide_by_validation_losses_and_reach_large_logits():
     assert len(set(KNOWN.values())) == len(CASES)
     assert any(state.scale < 1 for state in train("large logits", cpu.CpuEngine()).progress.schedule)
     learner = train("large logits", cpu.CpuEngine()).learner
-    hidden = learner.engine.hidden(learner.run.model, learner.theta, learner.head, TEXT[None, None, :40])
+    hidden = learner.engine.hidden(learner.experts, TEXT[None, None, :40])
     # The bound of csrc/network.h: Cauchy and Schwarz.
-    assert hidden.norm(dim=-1).max() * learner.head.norm(dim=-1).max() > 80
+    assert hidden.norm(dim=-1).max() * learner.experts.head.norm(dim=-1).max() > 80
 
 
 @pytest.mark.parametrize("isa", INSTALLED)
@@ -143,8 +141,8 @@ def test_libraries_written_for_other_processors_give_the_committed_bytes():
     if not INSTALLED:
         pytest.skip("no kernel runs on this machine")
     command = [sys.executable, "-W", "ignore", "-m", "tests.training.test_bytes", "--print"]
-    told = subprocess.run(command, cwd=ROOT, env=os.environ | LESSER, capture_output=True, text=True, check=True)
-    assert json.loads(told.stdout) == KNOWN
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | LESSER, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == KNOWN
 
 
 @pytest.mark.parametrize("compiler", ["g++", "clang++"])

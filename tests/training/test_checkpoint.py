@@ -70,7 +70,7 @@ def published(tmp_path):
 def test_open_gives_the_weights_of_every_expert(published):
     run, t, path = published
     opened = Checkpoints.open(run, {"000-001": path}, milestones=True)
-    assert torch.equal(opened.bodies(2, "last"), t.learner.theta)
+    assert torch.equal(opened.bodies(2, "last"), t.learner.experts.theta)
     assert torch.equal(opened.heads(2, "average"), t.progress.average["head"])
 
 
@@ -91,7 +91,7 @@ def test_another_runs_file_a_missing_and_a_misshapen_tensor(published, tmp_path)
 def test_the_final_weights_are_enough_without_the_milestones(published):
     run, t, path = published
     (path / MILESTONES).unlink()
-    assert torch.equal(Checkpoints.open(run, {"000-001": path}).bodies(2, "last"), t.learner.theta)
+    assert torch.equal(Checkpoints.open(run, {"000-001": path}).bodies(2, "last"), t.learner.experts.theta)
     with pytest.raises(SomaError, match=r"milestones\.safetensors is missing"):
         Checkpoints.open(run, {"000-001": path}, milestones=True)
 

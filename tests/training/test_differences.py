@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from soma.config.training import Difference
+from soma.config.training import FiniteDifference
 from tests.training.small_runs import assert_resumed, spec, trained, trainer
 
 ALTERNATING = {"difference": "alternating", "probe": "gaussian"}
-OTHERS = [{"difference": d} for d in get_args(Difference) if d != "central"] + [{"probe": "gaussian"}]
+OTHERS = [{"difference": d} for d in get_args(FiniteDifference) if d != "central"] + [{"probe": "gaussian"}]
 
 
 @pytest.mark.parametrize("change", OTHERS, ids=str)

@@ -11,14 +11,16 @@ from soma.errors import SomaError
 from soma.estimators import bptt, spsa
 from soma.estimators.eggroll import read_streams
 from soma.evaluation.documents import evaluate_run
-from soma.forward.engine import create
+from soma.evaluation.published import Published
 from soma.forward.probes import Probes
+from soma.forward.registry import create
 from soma.models import gru
+from soma.models.experts import Experts
 from soma.models.lstm import initialise
 from soma.numerics.rng import Stream
 from soma.training.adam import Adam
-from soma.training.checkpoint import MEMORY, Checkpoints, tensor_name
-from soma.training.learner import Start, learner_of
+from soma.training.checkpoint import MEMORY, Checkpoints, load_tensors, save_tensors, tensor_name
+from soma.training.learner import Group, Start, learner_of
 from soma.training.loop import Interrupted, Trainer, restore_state, save_state
 from tests.training.small_runs import (
     EGGROLL,
@@ -36,7 +38,7 @@ from tests.training.small_runs import (
 
 def some_start(run):
     body, head = initialise(run.model, Stream.named(0, "start"))
-    return Start(body[None], head[None])
+    return Start(Experts(run.model, body[None], head[None]))
 
 
 def test_it_learns():
@@ -49,7 +51,7 @@ def test_it_learns():
 def test_backpropagation_learns_faster_from_the_same_batches():
     state, other = (trained(spec(updates=60, method=method)) for method in ("bptt", "spsa"))
     assert state.history[-1][3] < other.history[-1][3]
-    data, others = ([data for data, _ in found.drawn] for found in (state, other))
+    data, others = ([data for data, _ in progress.drawn] for progress in (state, other))
     assert data == others
     assert all(data)
     assert {probes for _, probes in state.drawn} == {""}  # it has none
@@ -98,14 +100,14 @@ def test_heads_under_backpropagation():
     full, decoder, frozen = (trainer(spec(method="bptt", **change), start=start) for change in runs.values())
     for t in (full, decoder, frozen):
         t._step()
-    assert torch.equal(full.learner.theta, decoder.learner.theta)
-    assert torch.equal(full.learner.theta, frozen.learner.theta)
-    assert not torch.equal(full.learner.head, decoder.learner.head)
-    assert torch.equal(frozen.learner.head[1], start.head[0])
+    assert torch.equal(full.learner.experts.theta, decoder.learner.experts.theta)
+    assert torch.equal(full.learner.experts.theta, frozen.learner.experts.theta)
+    assert not torch.equal(full.learner.experts.head, decoder.learner.experts.head)
+    assert torch.equal(frozen.learner.experts.head[1], start.experts.head[0])
     by_differences = trainer(spec(), start=start)
     by_differences._step()
     # The delta rule of the other method is the decoder's path, on the same batch: the same step of Adam.
-    assert torch.allclose(decoder.learner.head, by_differences.learner.head, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(decoder.learner.experts.head, by_differences.learner.experts.head, rtol=1e-4, atol=1e-5)
 
 
 def test_a_state_of_other_settings_or_a_damaged_one_starts_over(tmp_path, caplog):
@@ -117,6 +119,21 @@ def test_a_state_of_other_settings_or_a_damaged_one_starts_over(tmp_path, caplog
     path.write_bytes(path.read_bytes()[:-3])
     assert not restore_state(path, t, "other")
     assert "unusable" in caplog.text
+
+
+def test_a_state_from_before_legs_existed_is_continued(tmp_path):
+    path, run = tmp_path / "state.safetensors", spec()
+    first = trainer(run)
+    first.train(lambda: None, until=5)
+    save_state(path, first, "id")
+    tensors, facts = load_tensors(path)
+    del facts["leg"]
+    save_tensors(path, tensors, facts)
+    second = trainer(run)
+    assert restore_state(path, second, "id")
+    assert second.progress.leg is None
+    second.train(lambda: None)
+    assert digest(second.progress) == digest(trained(run))
 
 
 @pytest.mark.parametrize("engine", ["torch", "auto"])
@@ -184,7 +201,8 @@ def test_eggroll_is_evaluated_unperturbed_and_every_window_from_the_zero_state()
     nothing = np.full(6, "")
     data = ValidationSet(windows, np.arange(6), nothing, nothing, nothing, nothing, np.zeros(6, np.int64), prefix=20)
     selected = np.zeros((6, 1), np.int64)
-    rows = evaluate_run(run, Checkpoints(run, range(1), kept), None, selected, data, create("auto"), [1])
+    opened = Published(run, Checkpoints(run, range(1), kept), None)
+    rows = evaluate_run(opened, selected, data, create("auto"), [1])
     assert len(rows) == 6 * len(run.milestones) * 2
     for row in rows.itertuples():
         theta = kept[tensor_name(0, row.update, row.iterate, "body")]
@@ -199,10 +217,10 @@ def test_a_frozen_head_stays_and_a_local_one_moves():
     start = some_start(run)
     frozen = trainer(run, start=start)
     frozen.train(lambda: None)
-    assert torch.equal(frozen.learner.head[0], start.head[0])
+    assert torch.equal(frozen.learner.experts.head[0], start.experts.head[0])
     assert not any(name.endswith("head") for name in frozen.progress.kept)
     moved = trained(spec(), start=start)
-    assert not torch.equal(moved.kept[tensor_name(0, 12, "last", "head")], start.head[0])
+    assert not torch.equal(moved.kept[tensor_name(0, 12, "last", "head")], start.experts.head[0])
 
 
 def test_average_is_the_mean_first_and_exponential_after():
@@ -210,7 +228,7 @@ def test_average_is_the_mean_first_and_exponential_after():
     t, seen = trainer(run), []
     while t.progress.update < 12:
         t._step()
-        seen.append(t.learner.theta.clone())
+        seen.append(t.learner.experts.theta.clone())
     expected = seen[0].clone()
     for i, theta in enumerate(seen[1:], 2):
         decay = min(0.5, (i - 1) / i)
@@ -230,7 +248,7 @@ def test_history_records_what_the_schedule_did():
 def test_a_non_finite_loss_stops_with_the_update_named():
     t = trainer(spec())
     t._step()
-    t.learner.theta[1, 0] = float("nan")
+    t.learner.experts.theta[1, 0] = float("nan")
     with pytest.raises(SomaError, match=r"the loss of expert 1 is not finite at update 2; lower lr or eps"):
         t.train(lambda: None)
 
@@ -240,7 +258,7 @@ def test_a_run_that_may_fail_publishes_what_is_not_a_number():
     t = trainer(run)
     for _ in range(3):
         t._step()
-    t.learner.theta[1, 0] = float("nan")
+    t.learner.experts.theta[1, 0] = float("nan")
     t.train(lambda: None)
     assert t.progress.failed_at == 4
     last = t.progress.kept[tensor_name(0, run.updates, "last", "body")]
@@ -258,18 +276,19 @@ def test_a_continued_run_takes_over_weights_and_moments(tmp_path):
         torch.stack([whole.kept[tensor_name(e, 12, "last", name)] for e in range(2)]) for name in ("body", "head")
     )
     run = spec(kind="continuation")
-    start = Start(body, head, moments, updates=12)
+    experts = Experts(run.model, body, head)
+    start = Start(experts, moments, updates=12)
     assert_resumed(tmp_path / "state", run, start, 5)
     again = trainer(run, start=start)
     assert all(torch.equal(again.learner.memory[name], moment) for name, moment in moments.items())
     # The oracle: the same optimiser, told the same gradient as its thirteenth.
-    oracle = trainer(run, start=Start(body, head)).learner
+    oracle = trainer(run, start=Start(experts)).learner
     gradients = oracle.gradients(0, [oracle._batch(0, 0)], lambda x: [x, x])
     adam = Adam(run.settings.beta1, run.settings.beta2, run.settings.delta, run.settings.weight_decay)
     expected, m, v = body.clone(), moments["body.m"].clone(), moments["body.v"].clone()
     adam.step(expected, gradients[0], m, v, 13, torch.tensor([run.settings.lr] * 2)[:, None])
     again._step()
-    assert torch.equal(again.learner.theta, expected)
+    assert torch.equal(again.learner.experts.theta, expected)
 
 
 def test_what_is_drawn_is_chained_and_equal_for_independent_and_summed_losses():
@@ -293,16 +312,16 @@ def test_variance_of_summed_over_independent_losses_on_a_trained_ensemble():
     """Proposition 1 where it is used: four trained experts, one batch, dense probes, backpropagation as reference."""
     run, n = spec(experts=4, updates=40, probe="dense"), 4
     shards = [SHARDS[e % 2] for e in range(n)]
-    learner = learner_of("spsa")(run, range(n), Windows(), shards, create("auto"), torch.device("cpu"), None)
-    Trainer(run, range(n), Windows(), shards, learner).train(lambda: None)
+    learner = learner_of("spsa")(Group(run, range(n), Windows(), shards), create("auto"), torch.device("cpu"))
+    Trainer(learner).train(lambda: None)
     tokens = learner._batch(99, 0)
-    exact = bptt.gradient(run.model, learner.theta, learner.head, [tokens], "decoder")[0].double().numpy()
+    exact = bptt.gradient(learner.experts, [tokens], "decoder")[0].double().numpy()
     variance = {}
     for loss in ("independent", "summed"):
         errors = []
         for update in range(150):
             probes = Probes(run.model, Stream.named(0, "variance"), "dense", update, tuple(range(n)), range(8))
-            arguments = (learner.engine, run.model, learner.theta, learner.head, [tokens], [probes], [1e-3] * n, loss)
+            arguments = (learner.engine, learner.experts, [tokens], [probes], [1e-3] * n, loss)
             errors.append(((spsa.estimate(*arguments).gradient - exact) ** 2).sum())
         variance[loss] = np.mean(errors) / (exact**2).sum()
     d = run.model.size

@@ -65,13 +65,10 @@ def export_run(
         "head": names[head] if head else None,
     }
     opened = Published.open(entry, runs, milestones=iterate == "average")
-    shared = opened.shared_head
     windows = read_json(campaign / "sets" / "validation.json")
     routed = run.settings.partition == "clusters" and run.experts > 1
     return write_folder(
-        run.model,
-        opened.checkpoints.bodies(run.updates, iterate),
-        shared[None] if shared is not None else opened.checkpoints.heads(run.updates, iterate),
+        opened.experts(iterate=iterate),
         output,
         run=run.id,
         iterate=iterate,

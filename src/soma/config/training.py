@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from soma.config.base import Fraction, Model, Positive
 
-Difference = Literal["central", "one-sided", "curvature", "alternating"]
+FiniteDifference = Literal["central", "one-sided", "curvature", "alternating"]
 """Estimator of the slope of the loss along a direction (`soma.estimators.spsa`)."""
 
 
@@ -86,7 +86,7 @@ class Training(Model):
     probe: Literal["sparse", "dense", "gaussian"] = "sparse"
     """Directions: `sparse` Rademacher probes zero half of the weights (but no gain), `dense` ones none; `gaussian` ones
     are standard normal in every weight."""
-    difference: Difference = "central"
+    difference: FiniteDifference = "central"
     """Slope along a direction and its forwards per batch: `central` (L+ - L-)/(2 eps), 2 n_pert; `one-sided` (L+ -
     L0)/eps, n_pert + 1; `curvature` (1.5-SPSA), central divided by max((abs(L+ - 2 L0 + L-)/eps^2)^0.1, 1), 2 n_pert +
     1; `alternating`, one-sided, with the same directions and the opposite sign in the next update, n_pert + 1."""
@@ -145,9 +145,6 @@ class Compute(Model):
     """Experts that one process trains in lockstep."""
     ddpp: Positive = 1
     """Processes that divide the directions of a run with one expert (distributed perturbations)."""
-    exchange: Literal["seeds", "dense"] = "seeds"
-    """Data that they exchange: losses (the same bytes for any number of processes), or dense gradients as in the
-    paper."""
     save_every: Annotated[float, Field(gt=0)] = 60.0
     """Seconds between two saves of the resume state."""
     legs: bool = True

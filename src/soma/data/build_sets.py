@@ -18,6 +18,7 @@ from soma.data.sets import EvaluationSet, ExternalSet, TestSet, ValidationSet, w
 from soma.data.sources import same_ids
 from soma.data.windows import TrainWindows, expert_validation_mask
 from soma.errors import SomaError
+from soma.numerics.groups import rank_within
 from soma.numerics.rng import Stream
 
 
@@ -138,7 +139,7 @@ def _deal_windows(
     order = order[np.argsort(numbers[order, 0], kind="stable")]
     if held.keep_per_group is not None:
         groups = documents.column("group").to_numpy(zero_copy_only=False)[order]
-        over = _rank_within(np.unique(groups, return_inverse=True)[1]) >= held.keep_per_group
+        over = rank_within(np.unique(groups, return_inverse=True)[1]) >= held.keep_per_group
         tally.leave_out("over_group_limit", _as_mask(order[over], len(lengths)))
         order = order[~over]
     quota = np.zeros(len(lengths), dtype=np.int64)
@@ -274,16 +275,6 @@ def _gather(
         offset=offset,
         prefix=data.prefix,
     )
-
-
-def _rank_within(groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count the earlier entries of the same group."""
-    order = np.argsort(groups, kind="stable")
-    ordered = groups[order]
-    first = np.searchsorted(ordered, ordered, side="left")
-    rank = np.empty(len(groups), dtype=np.int64)
-    rank[order] = np.arange(len(groups)) - first
-    return rank
 
 
 def _as_mask(ids: NDArray[np.int64], n: int) -> NDArray[np.bool_]:

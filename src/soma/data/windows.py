@@ -6,6 +6,7 @@ Shapes: n windows read at once, W bytes in a window, T bytes predicted per crop.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -85,6 +86,31 @@ class TrainWindows:
         if out.size and (out.min() < 0 or out.max() >= len(self)):
             raise IndexError(f"window ids must be in [0, {len(self)})")
         return out
+
+
+class Windows(Protocol):
+    """Training text as windows: `TrainWindows`, or bytes in memory."""
+
+    def crops(self, ids: NDArray[Any], offsets: NDArray[Any], length: int) -> NDArray[np.uint8]:
+        """Read bytes [n, length + 1]: inputs and targets of `length` predictions from an offset inside each window."""
+
+    @property
+    def text(self) -> NDArray[np.uint8]:
+        """All bytes of the training text."""
+
+
+def random_crops(
+    windows: Windows, ids: NDArray[np.unsignedinteger], draws: NDArray[np.float64], window: int, length: int
+) -> NDArray[np.uint8]:
+    """Read random crops of random windows, drawn with replacement; uint8 of shape (n, length + 1).
+
+    Args:
+        ids: the windows to draw from.
+        draws: uniform numbers, two for each crop: one for its window, one for its offset.
+        window: W.
+    """
+    offsets = (draws[1::2] * (window - length + 1)).astype(np.int64)
+    return windows.crops(ids[(draws[0::2] * len(ids)).astype(np.int64)], offsets, length)
 
 
 def expert_validation_mask(n: int, share: float, stream: Stream) -> NDArray[np.bool_]:

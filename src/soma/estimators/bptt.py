@@ -14,31 +14,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.models import lstm
-from soma.models.spec import LSTMSpec
+from soma.models.experts import Experts
 
 HeadPath = Literal["full", "decoder"]
 
 
 def gradient(
-    spec: LSTMSpec, theta: Tensor, head: Tensor, batches: Sequence[NDArray[np.uint8]], head_path: HeadPath
+    experts: Experts, batches: Sequence[NDArray[np.uint8]], head_path: HeadPath
 ) -> tuple[Tensor, Tensor, NDArray[np.float64]]:
     """Compute mean gradients over accumulated batches.
 
     Args:
-        theta: bodies [E, M]; head: tied heads [E, V, H]; any floating dtype.
         batches: one uint8 array [E, B, T + 1] per accumulated batch.
         head_path: `full` counts the head as decoder and as input embedding, `decoder` as decoder alone.
 
     Returns:
         Gradient of the bodies [E, M] and of the heads [E, V, H], and the loss of each expert in nats per byte [E].
     """
-    body = theta.detach().requires_grad_()
-    tied = head.detach().contiguous().requires_grad_()
-    embedding = tied if head_path == "full" else tied.detach()
-    losses = torch.zeros(theta.shape[0], dtype=torch.float64, device=theta.device)
+    body = experts.theta.detach().requires_grad_()
+    tied = experts.head.detach().contiguous().requires_grad_()
+    embedded = Experts(experts.spec, body, tied if head_path == "full" else tied.detach())
+    losses = torch.zeros(len(experts), dtype=torch.float64, device=body.device)
     for tokens in batches:
-        bytes_ = torch.from_numpy(tokens).to(theta.device)
-        hidden, _ = lstm.hidden(spec, body, embedding, bytes_[:, :, :-1])
+        bytes_ = torch.from_numpy(tokens).to(body.device)
+        hidden, _ = lstm.hidden(embedded, bytes_[:, :, :-1])
         loss = lstm.cross_entropy(hidden, tied, bytes_[:, :, 1:]).double().mean(dim=(1, 2))
         # Experts share no parameters, so the gradient of the sum contains each expert's own.
         (loss.sum() / len(batches)).backward()

@@ -22,12 +22,11 @@ from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from soma.config.training import Difference
+from soma.config.training import FiniteDifference
 from soma.forward.engine import Engine
 from soma.forward.probes import Probes
-from soma.models.spec import LSTMSpec
+from soma.models.experts import Experts
 from soma.numerics import exact
 
 Loss = Literal["independent", "summed"]
@@ -46,28 +45,25 @@ class Estimate:
     """Mean of all evaluated losses, nats per byte, [E]."""
 
 
-def turn(difference: Difference, update: int) -> tuple[int, int]:
+def turn(difference: FiniteDifference, update: int) -> tuple[int, int]:
     """Return which update's directions an update uses, and the side, 1 or -1, of a one-sided difference along them."""
     return (update // 2, 1 - 2 * (update % 2)) if difference == "alternating" else (update, 1)
 
 
 def estimate(
     engine: Engine,
-    spec: LSTMSpec,
-    theta: Tensor,
-    head: Tensor,
+    experts: Experts,
     batches: Sequence[NDArray[np.uint8]],
     probes: Sequence[Probes],
     eps: list[float],
     loss: Loss = "independent",
-    difference: Difference = "central",
+    difference: FiniteDifference = "central",
     side: int = 1,
 ) -> Estimate:
     """Average the estimates over accumulated batches, each with its own directions.
 
     Args:
-        theta: bodies [E, M]; not modified.
-        head: tied heads [E, V, H], never perturbed.
+        experts: not modified; heads are never perturbed.
         batches: one uint8 array [E, B, T + 1] per accumulated batch.
         probes: the directions of each batch.
         eps: perturbation size of each expert.
@@ -77,15 +73,15 @@ def estimate(
         side: the sign of the step of `one-sided` and `alternating` differences (`turn`).
     """
     signs = (1, -1) if difference in ("central", "curvature") else (side,)
-    gradient = np.zeros((theta.shape[0], spec.size))
-    mean = np.zeros(theta.shape[0])
+    gradient = np.zeros((len(experts), experts.spec.size))
+    mean = np.zeros(len(experts))
     for tokens, directions in zip(batches, probes, strict=True):
-        losses = engine.losses(spec, theta, head, tokens, directions, eps, signs)
+        losses = engine.losses(experts, tokens, directions, eps, signs)
         if difference == "central":
             slopes = central_differences(losses, eps, loss)
             mean += exact.mean(losses)
         else:
-            centre = exact.mean(engine.token_losses(spec, theta, head, tokens))
+            centre = exact.mean(engine.token_losses(experts, tokens))
             mean += exact.mean(np.column_stack([losses.reshape(len(losses), -1), centre]))
             if difference == "curvature":
                 slopes = curvature_scaled_differences(losses, centre, eps, loss)

@@ -9,24 +9,18 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from soma.forward.engine import Engine
-from soma.models.spec import LSTMSpec
+from soma.models.experts import Experts
 from soma.numerics import exact
 
 TokenLosses = Callable[[int, NDArray[np.uint8]], NDArray[np.float64]]
 """Loss of every target [n, W] of windows [n, W + 1] under one expert, in nats, each from the zero state."""
 
 
-def lstm_losses(engine: Engine, spec: LSTMSpec, theta: Tensor, head: Tensor) -> TokenLosses:
-    """Return the losses of LSTM experts with bodies [N, M] and heads [N, V, H], or one shared head [1, V, H]."""
-
-    def losses(expert: int, windows: NDArray[np.uint8]) -> NDArray[np.float64]:
-        own = expert if head.shape[0] > 1 else 0
-        return engine.token_losses(spec, theta[expert : expert + 1], head[own : own + 1], windows[None])[0]
-
-    return losses
+def lstm_losses(engine: Engine, experts: Experts) -> TokenLosses:
+    """Return the losses of LSTM experts."""
+    return lambda expert, windows: engine.token_losses(experts[expert], windows[None])[0]
 
 
 def selected_losses(

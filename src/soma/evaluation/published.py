@@ -13,6 +13,7 @@ from torch import Tensor
 
 from soma.data.sets import EvaluationSet
 from soma.files.atomic import read_json
+from soma.models.experts import Experts
 from soma.models.lstm import initialise
 from soma.numerics.rng import Stream
 from soma.routing.features import Features
@@ -38,15 +39,11 @@ class Published:
         head = runs / entry["head"] if entry["head"] else None
         return cls(run, Checkpoints.open(run, parts, milestones=milestones), _frozen_head(run, head))
 
-    def heads(self, update: int, iterate: Iterate = "last") -> Tensor:
-        """Return the heads of all experts, [N, V, H], as a view if the head is shared."""
-        if self.shared_head is not None:
-            return self.shared_head.expand(self.run.experts, -1, -1)
-        return self.checkpoints.heads(update, iterate)
-
-    def weights(self, update: int, iterate: Iterate = "last") -> tuple[Tensor, Tensor]:
-        """Return bodies [N, M] and heads [N, V, H]."""
-        return self.checkpoints.bodies(update, iterate), self.heads(update, iterate)
+    def experts(self, update: int | None = None, iterate: Iterate = "last") -> Experts:
+        """Return the LSTM experts after an update; None is the end of the budget."""
+        at = self.run.updates if update is None else update
+        heads = self.checkpoints.heads(at, iterate) if self.shared_head is None else self.shared_head[None]
+        return Experts.of(self.run.model, self.checkpoints.bodies(at, iterate), heads)
 
 
 class Routers:

@@ -15,24 +15,21 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
+from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from soma.errors import SomaError
-from soma.forward.engine import Engine
+from soma.forward import native
+from soma.forward.engine import Engine, Problem, check_coefficients
 from soma.forward.probes import Probes, kept_bits
-from soma.models.spec import VOCABULARY, LSTMSpec
+from soma.models.experts import Experts
+from soma.models.spec import VOCABULARY
 
 log = logging.getLogger("soma.forward")
-
-INSTRUCTION_SETS = ("avx512", "avx2", "plain")
-"""Instruction sets from the fastest to the one that every machine has."""
 
 _NORMALS = 1 << 28
 """Gaussian numbers passed at once (1 GB); more directions are processed in turn, with the same result."""
@@ -83,51 +80,28 @@ class CpuEngine(Engine):
         if built is not None:
             self.isa, self._library = "given", built
             return
-        wanted = os.environ.get("SOMA_CPU_ISA")
-        if wanted is not None and wanted not in INSTRUCTION_SETS:
-            raise SomaError(f"SOMA_CPU_ISA is `{wanted}`; use one of {', '.join(INSTRUCTION_SETS)}.")
-        for isa in (wanted,) if wanted else INSTRUCTION_SETS:
-            found = library(isa)
-            if found is not None:
-                self.isa, self._library = isa, found
-                if self.emulated:
-                    log.info(
-                        "the CPU engine emulates fused multiply-add: the same bytes as on other processors, but many "
-                        "times slower; compute.engine: torch is faster."
-                    )
-                return
-        raise SomaError(
-            f"the CPU engine ({wanted or 'any instruction set'}) is not built, or not for this processor; install a "
-            "C++ compiler and reinstall the package, or set compute.engine to torch."
-        )
+        self.isa, self._library = native.fastest(library, "the CPU engine", "compute.engine")
+        if self.emulated:
+            log.info(
+                "the CPU engine emulates fused multiply-add: the same bytes as on other processors, but many times "
+                "slower; compute.engine: torch is faster."
+            )
 
     @property
     def emulated(self) -> bool:
         """True if fused multiply-adds are emulated, which is slow."""
         return bool(self._library.soma_emulated())
 
-    def losses(
-        self,
-        spec: LSTMSpec,
-        theta: Tensor,
-        head: Tensor,
-        tokens: NDArray[np.uint8],
-        probes: Probes,
-        eps: list[float],
-        signs: tuple[int, ...] = (1, -1),
-    ) -> NDArray[np.float64]:
-        problem = _model(spec, theta, head, tokens)
-        if not problem.experts == len(probes.experts) == len(eps):
-            raise ValueError(f"{problem.experts} experts, probes for {len(probes.experts)}, {len(eps)} values of eps")
-        if probes.spec != spec:
-            raise ValueError(f"probes are for {probes.spec}, the model is {spec}")
-        chunk = max(1, _NORMALS // (problem.experts * spec.size))
+    def _losses(self, at: Problem) -> NDArray[np.float64]:
+        probes, signs = at.probes, at.signs
+        problem = _model(at.experts, at.tokens)
+        chunk = max(1, _NORMALS // (problem.experts * problem.size))
         if probes.kind == "gaussian" and len(probes.directions) > chunk:
             parts = (probes.part(slice(None), slice(i, i + chunk)) for i in range(0, len(probes.directions), chunk))
-            return np.concatenate([self.losses(spec, theta, head, tokens, p, eps, signs) for p in parts], axis=1)
+            return np.concatenate([self._losses(replace(at, probes=part)) for part in parts], axis=1)
         _probes(problem, probes)
         problem.signs = len(signs)
-        problem.steps = problem.hold(np.outer(eps, signs).astype(np.float32))
+        problem.steps = problem.hold(np.outer(at.eps, signs).astype(np.float32))
         out = np.empty((problem.experts, problem.directions, len(signs), problem.batch))
         problem.sequence_losses = out.ctypes.data
         if out.size:
@@ -138,25 +112,23 @@ class CpuEngine(Engine):
             total += out[..., b]
         return total / (problem.batch * problem.time)
 
-    def token_losses(
-        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]
-    ) -> NDArray[np.float64]:
-        problem = _model(spec, theta, head, tokens)
+    def token_losses(self, experts: Experts, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
+        problem = _model(experts, tokens)
         out = np.empty((problem.experts, problem.batch, problem.time))
         problem.token_losses = out.ctypes.data
         _check(self._library.soma_forward(ctypes.byref(problem)))
         return out
 
-    def hidden(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
-        problem = _model(spec, theta, head, tokens)
-        out = torch.empty(problem.experts, problem.batch, problem.time, spec.embedding, dtype=torch.float32)
+    def hidden(self, experts: Experts, tokens: NDArray[np.uint8]) -> Tensor:
+        problem = _model(experts, tokens)
+        out = torch.empty(problem.experts, problem.batch, problem.time, problem.embedding, dtype=torch.float32)
         problem.hidden = out.data_ptr()
         _check(self._library.soma_forward(ctypes.byref(problem)))
         return out
 
-    def head_gradient(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
-        problem = _model(spec, theta, head, tokens)
-        out = torch.empty(problem.experts, VOCABULARY, spec.embedding, dtype=torch.float32)
+    def head_gradient(self, experts: Experts, tokens: NDArray[np.uint8]) -> Tensor:
+        problem = _model(experts, tokens)
+        out = torch.empty(problem.experts, VOCABULARY, problem.embedding, dtype=torch.float32)
         _check(self._library.soma_head_gradient(ctypes.byref(problem), out.data_ptr()))
         return out
 
@@ -172,14 +144,12 @@ class CpuEngine(Engine):
 
     def combine(self, probes: Probes, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
         """Compute sum_j c_j z_j for coefficients [E, J], in the order of j; float64 [E, M]."""
-        shape = (len(probes.experts), len(probes.directions))
-        if coefficients.dtype != np.float64 or coefficients.shape != shape:
-            raise ValueError(f"coefficients must be float64 {shape}, not {coefficients.dtype} {coefficients.shape}")
+        check_coefficients(probes, coefficients)
         if probes.kind == "gaussian":
             return super().combine(probes, coefficients)
         problem = _Problem()
         _probes(problem, probes)
-        out = np.empty((shape[0], probes.spec.size))
+        out = np.empty((len(probes.experts), probes.spec.size))
         values = np.ascontiguousarray(coefficients)
         _check(self._library.soma_combine(ctypes.byref(problem), values.ctypes.data, out.ctypes.data))
         return out
@@ -191,15 +161,15 @@ class CpuEngine(Engine):
 
 def available() -> bool:
     """Return True if a kernel was built that runs at full speed on this machine."""
-    found = (library(isa) for isa in INSTRUCTION_SETS)
-    return any(kernel is not None and not kernel.soma_emulated() for kernel in found)
+    kernels = (library(isa) for isa in native.INSTRUCTION_SETS)
+    return any(kernel is not None and not kernel.soma_emulated() for kernel in kernels)
 
 
 @cache
 def library(isa: str) -> ctypes.CDLL | None:
     """Return the kernel for an instruction set; None if it was not built or this processor lacks the instructions."""
-    found = find_spec(f"soma.forward._cpu_{isa}")
-    return None if found is None or found.origin is None else load(found.origin)
+    path = native.built(f"soma.forward._cpu_{isa}")
+    return None if path is None else load(path)
 
 
 def load(path: str) -> ctypes.CDLL | None:
@@ -208,9 +178,8 @@ def load(path: str) -> ctypes.CDLL | None:
     Raises:
         SomaError: if it was built from other sources.
     """
-    try:
-        loaded = ctypes.CDLL(path)
-    except OSError:  # built on another system
+    loaded = native.open_library(path)
+    if loaded is None:
         return None
     loaded.soma_forward.argtypes = [_pointer]
     loaded.soma_head_gradient.argtypes = [_pointer, _pointer]
@@ -219,25 +188,25 @@ def load(path: str) -> ctypes.CDLL | None:
     loaded.soma_peak.argtypes, loaded.soma_peak.restype = [_long], ctypes.c_double
     if not loaded.soma_supported():
         return None
-    if loaded.soma_problem_bytes() != ctypes.sizeof(_Problem):
-        raise SomaError(f"{path} was built from other sources than this package's; reinstall the package.")
+    native.check_structure(path, loaded.soma_problem_bytes(), _Problem)
     return loaded
 
 
-def _model(spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> _Problem:
+def _model(experts: Experts, tokens: NDArray[np.uint8]) -> _Problem:
     """Return a problem with the fields that every pass needs."""
     if tokens.dtype != np.uint8 or tokens.ndim != 3 or not tokens.flags.c_contiguous:
         raise ValueError(f"tokens must be contiguous uint8 [E, B, T + 1], not {tokens.dtype} {tokens.shape}")
-    experts, batch, time = tokens.shape[0], tokens.shape[1], tokens.shape[2] - 1
-    if min(experts, batch, time) < 1:
-        raise ValueError(f"tokens {tokens.shape} hold nothing to predict")
-    _check_tensor("theta", theta, (experts, spec.size))
-    _check_tensor("head", head, (experts, VOCABULARY, spec.embedding))
+    n, batch, time = tokens.shape[0], tokens.shape[1], tokens.shape[2] - 1
+    if n != len(experts) or min(n, batch, time) < 1:
+        raise ValueError(f"tokens {tokens.shape} hold nothing to predict for {len(experts)} experts")
+    spec, theta, head = experts.spec, experts.theta, experts.head
+    _check_tensor("theta", theta)
+    _check_tensor("head", head)
     return _Problem(
         width=spec.width,
         depth=spec.depth,
         embedding=spec.embedding,
-        experts=experts,
+        experts=n,
         batch=batch,
         time=time,
         threads=torch.get_num_threads(),
@@ -250,10 +219,9 @@ def _model(spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8
     )
 
 
-def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or tuple(tensor.shape) != shape:
-        got = f"{tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
-        raise ValueError(f"{name} must be float32 {shape} on the CPU, not {got}")
+def _check_tensor(name: str, tensor: Tensor) -> None:
+    if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+        raise ValueError(f"{name} must be float32 on the CPU, not {tensor.dtype} on {tensor.device}")
     if not tensor[0].is_contiguous():  # experts may share one head, whose stride is then free
         raise ValueError(f"{name} of each expert must be contiguous")
 

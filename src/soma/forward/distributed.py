@@ -1,11 +1,10 @@
 """Distributed perturbations (DDPP): workers share one model and divide its directions (docs/paper.md section 4).
 
-Every worker holds the model and draws every batch; only the evaluation of the directions is divided. By default,
-workers exchange only the losses, a few numbers per direction, and each regenerates all probes from their counters
-(`seeds`): the result has the same bytes for any number of workers. `dense` sums gradient estimates instead, as in the
-paper; it exists to measure its time, and its sums depend on the number of workers.
+Every worker holds the model and draws every batch; only the evaluation of the directions is divided. Workers exchange
+only the losses, a few numbers per direction, and each regenerates all probes from their counters: unlike with the
+paper's exchange of dense gradients, the result has the same bytes for any number of workers.
 
-Shapes: E experts, J directions, S signs, M body parameters.
+Shapes: E experts, J directions, S signs.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 import torch
@@ -24,11 +21,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.errors import SomaError
-from soma.forward.engine import Engine
+from soma.forward.engine import Engine, Problem
 from soma.forward.probes import Probes
-from soma.models.spec import LSTMSpec
-
-Exchange = Literal["seeds", "dense"]
+from soma.models.experts import Experts
 
 
 def workers() -> int:
@@ -105,26 +100,16 @@ def any_worker(flag: bool) -> bool:
 class DistributedEngine(Engine):
     """An engine that divides its directions among the workers."""
 
-    def __init__(self, engine: Engine, exchange: Exchange = "seeds") -> None:
-        self.engine, self.exchange = engine, exchange
-        self.name = engine.name
-        self.exact = engine.exact and exchange == "seeds"  # the order of `dense` sums depends on the number of workers
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.name, self.exact = engine, engine.name, engine.exact
 
-    def losses(
-        self,
-        spec: LSTMSpec,
-        theta: Tensor,
-        head: Tensor,
-        tokens: NDArray[np.uint8],
-        probes: Probes,
-        eps: list[float],
-        signs: tuple[int, ...] = (1, -1),
-    ) -> NDArray[np.float64]:
+    def _losses(self, at: Problem) -> NDArray[np.float64]:
+        probes, signs = at.probes, at.signs
         own = _share(len(probes.directions), rank(), workers())
         mine = np.empty((len(probes.experts), 0, len(signs)))
         if own:
-            part = replace(probes, directions=probes.directions[own.start : own.stop])
-            mine = self.engine.losses(spec, theta, head, tokens, part, eps, signs)
+            part = probes.part(slice(None), slice(own.start, own.stop))
+            mine = self.engine.losses(at.experts, at.tokens, part, at.eps, signs)
         most = len(_share(len(probes.directions), 0, workers()))
         padded = torch.zeros(mine.shape[0], most, len(signs), dtype=torch.float64)
         padded[:, : mine.shape[1]] = torch.from_numpy(mine)
@@ -136,29 +121,16 @@ class DistributedEngine(Engine):
         return torch.cat([x[:, :n] for x, n in zip(gathered, counts, strict=True)], dim=1).cpu().numpy()
 
     def combine(self, probes: Probes, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
-        if self.exchange == "seeds":
-            return self.engine.combine(probes, coefficients)
-        own = _share(len(probes.directions), rank(), workers())
-        total = torch.zeros(len(probes.experts), probes.spec.size, dtype=torch.float64)
-        if own:
-            part = replace(probes, directions=probes.directions[own.start : own.stop])
-            partial = self.engine.combine(part, np.ascontiguousarray(coefficients[:, own.start : own.stop]))
-            total = torch.from_numpy(partial)
-        total = total.to(_collective_device())
-        with _exchanging():
-            dist.all_reduce(total)
-        return total.cpu().numpy()
+        return self.engine.combine(probes, coefficients)
 
-    def token_losses(
-        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]
-    ) -> NDArray[np.float64]:
-        return self.engine.token_losses(spec, theta, head, tokens)
+    def token_losses(self, experts: Experts, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
+        return self.engine.token_losses(experts, tokens)
 
-    def hidden(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
-        return self.engine.hidden(spec, theta, head, tokens)
+    def hidden(self, experts: Experts, tokens: NDArray[np.uint8]) -> Tensor:
+        return self.engine.hidden(experts, tokens)
 
-    def head_gradient(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
-        return self.engine.head_gradient(spec, theta, head, tokens)
+    def head_gradient(self, experts: Experts, tokens: NDArray[np.uint8]) -> Tensor:
+        return self.engine.head_gradient(experts, tokens)
 
 
 def _share(n: int, worker: int, of: int) -> range:

@@ -9,59 +9,78 @@ width.
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
-from importlib.util import find_spec
-from pkgutil import resolve_name
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from soma.errors import SomaError
 from soma.forward.head import decoder_gradient
 from soma.forward.probes import Probes
-from soma.models.spec import LSTMSpec
+from soma.models.experts import Experts
 
-log = logging.getLogger("soma.forward")
+
+@dataclass(frozen=True)
+class Problem:
+    """The arguments of `Engine.losses`."""
+
+    experts: Experts
+    tokens: NDArray[np.uint8]
+    probes: Probes
+    eps: Sequence[float]
+    signs: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        experts, probes = self.experts, self.probes
+        if probes.spec != experts.spec:
+            raise ValueError(f"probes are for {probes.spec}, the experts are {experts.spec}")
+        if not len(experts) == len(probes.experts) == len(self.eps):
+            raise ValueError(f"{len(experts)} experts, probes for {len(probes.experts)}, {len(self.eps)} values of eps")
 
 
 class Engine(ABC):
-    """Forward passes of experts; `theta` is [E, M], `head` [E, V, H], `tokens` uint8 [E, B, T + 1]."""
+    """Forward passes of experts on tokens, uint8 [E, B, T + 1]."""
 
     name: str
     exact: bool = False
     """True if every processor computes the same bytes."""
 
-    @abstractmethod
     def losses(
         self,
-        spec: LSTMSpec,
-        theta: Tensor,
-        head: Tensor,
+        experts: Experts,
         tokens: NDArray[np.uint8],
         probes: Probes,
-        eps: list[float],
+        eps: Sequence[float],
         signs: tuple[int, ...] = (1, -1),
     ) -> NDArray[np.float64]:
-        """Compute the mean loss in nats per byte at theta + s eps z_j for every s of `signs`; float64 [E, J, S]."""
+        """Compute the mean loss in nats per byte at theta + s eps z_j for every s of `signs`; float64 [E, J, S].
+
+        Args:
+            probes: directions of the same experts.
+            eps: perturbation size of each expert.
+        """
+        return self._losses(Problem(experts, tokens, probes, eps, signs))
 
     @abstractmethod
-    def token_losses(
-        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]
-    ) -> NDArray[np.float64]:
+    def _losses(self, at: Problem) -> NDArray[np.float64]:
+        """Compute what `losses` returns."""
+
+    @abstractmethod
+    def token_losses(self, experts: Experts, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Compute the loss of every target in nats at theta itself; float64 [E, B, T]."""
 
     @abstractmethod
-    def hidden(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
+    def hidden(self, experts: Experts, tokens: NDArray[np.uint8]) -> Tensor:
         """Compute the hidden states before the decoder at theta itself; [E, B, T, H]."""
 
-    def head_gradient(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
+    def head_gradient(self, experts: Experts, tokens: NDArray[np.uint8]) -> Tensor:
         """Compute the gradient of each expert's mean loss in its head by the delta rule, at theta itself; [E, V, H]."""
-        hidden = self.hidden(spec, theta, head, tokens)
+        hidden = self.hidden(experts, tokens)
         targets = torch.from_numpy(tokens[:, :, 1:]).to(hidden.device)
-        pairs = zip(hidden.flatten(1, 2), head, targets.flatten(1), strict=True)
+        pairs = zip(hidden.flatten(1, 2), experts.head, targets.flatten(1), strict=True)
         return torch.stack([decoder_gradient(h, own, y) for h, own, y in pairs])
 
     def combine(self, probes: Probes, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -69,49 +88,8 @@ class Engine(ABC):
         return probes.combine(coefficients)
 
 
-ENGINES = {
-    "cpu": "soma.forward.cpu:CpuEngine",
-    "triton": "soma.forward.triton_engine:TritonEngine",
-    "torch": "soma.forward.torch_engine:TorchEngine",
-    "reference": "soma.forward.reference:ReferenceEngine",
-}
-"""Class of each engine. Imported when used, so that the results of one engine do not depend on the code of others."""
-
-
-def create(name: str, device: str = "cpu") -> Engine:
-    """Create the engine called `name`; `auto` is the best one available on the device.
-
-    Raises:
-        SomaError: if the engine or the device is not available here.
-    """
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise SomaError(f"compute.device is {device}, but torch sees no CUDA device here; use cpu or a CUDA machine.")
-    # cuDNN and cuBLAS may round operands to TF32 by default, which is too coarse for an eps of 1e-3 (DEVIATIONS.md).
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
-    name = _best(device) if name == "auto" else name
-    if name not in ENGINES:
-        raise SomaError(f"compute.engine is `{name}`; use auto, cpu, triton, torch or reference.")
-    if name == "triton" and not device.startswith("cuda"):
-        raise SomaError("compute.engine is triton, which needs a CUDA device; use auto, cpu or torch.")
-    try:
-        engine = resolve_name(ENGINES[name])
-    except ImportError:
-        if name != "triton":
-            raise
-        raise SomaError(
-            "compute.engine is triton, which is not installed; install a CUDA build of torch or use torch."
-        ) from None
-    made: Engine = engine(torch.device(device)) if name in ("triton", "torch") else engine()
-    return made
-
-
-def _best(device: str) -> str:
-    """Return the name of the fastest engine available."""
-    if device.startswith("cuda"):
-        return "torch" if find_spec("triton") is None else "triton"
-    if device == "cpu" and resolve_name("soma.forward.cpu:available")():
-        return "cpu"
-    if device == "cpu":
-        log.info("the compiled CPU engine is not built for this machine; using torch, about three times slower.")
-    return "torch"
+def check_coefficients(probes: Probes, coefficients: NDArray[np.float64]) -> None:
+    """Raise `ValueError` unless the coefficients are float64 [E, J], as the kernels read them."""
+    shape = (len(probes.experts), len(probes.directions))
+    if coefficients.dtype != np.float64 or coefficients.shape != shape:
+        raise ValueError(f"coefficients must be float64 {shape}, not {coefficients.dtype} {coefficients.shape}")

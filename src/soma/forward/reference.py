@@ -7,10 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from soma.forward.engine import Engine
-from soma.forward.probes import Probes
+from soma.forward.engine import Engine, Problem
 from soma.models import lstm
-from soma.models.spec import LSTMSpec
+from soma.models.experts import Experts
 
 
 class ReferenceEngine(Engine):
@@ -18,32 +17,20 @@ class ReferenceEngine(Engine):
 
     name = "reference"
 
-    def losses(
-        self,
-        spec: LSTMSpec,
-        theta: Tensor,
-        head: Tensor,
-        tokens: NDArray[np.uint8],
-        probes: Probes,
-        eps: list[float],
-        signs: tuple[int, ...] = (1, -1),
-    ) -> NDArray[np.float64]:
-        z = torch.from_numpy(probes.vectors()).double()
-        out = np.empty((*z.shape[:2], len(signs)))
-        for e in range(z.shape[0]):
+    def _losses(self, at: Problem) -> NDArray[np.float64]:
+        z = torch.from_numpy(at.probes.vectors()).double()
+        out = np.empty((*z.shape[:2], len(at.signs)))
+        for e, expert in enumerate(at.experts.to(torch.float64)):
             for j in range(z.shape[1]):
-                for s, sign in enumerate(signs):
-                    copy = theta[e].double() + sign * eps[e] * z[e, j]
-                    out[e, j, s] = self.token_losses(spec, copy[None], head[e : e + 1], tokens[e : e + 1]).mean()
+                for s, sign in enumerate(at.signs):
+                    copy = expert.copies(expert.theta + sign * at.eps[e] * z[e, j])
+                    out[e, j, s] = self.token_losses(copy, at.tokens[e : e + 1]).mean()
         return out
 
-    def token_losses(
-        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]
-    ) -> NDArray[np.float64]:
+    def token_losses(self, experts: Experts, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
         targets = torch.from_numpy(tokens[:, :, 1:])
-        losses = lstm.cross_entropy(self.hidden(spec, theta, head, tokens), head.double(), targets)
-        return losses.numpy()
+        return lstm.cross_entropy(self.hidden(experts, tokens), experts.head.double(), targets).numpy()
 
-    def hidden(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
+    def hidden(self, experts: Experts, tokens: NDArray[np.uint8]) -> Tensor:
         inputs = torch.from_numpy(tokens[:, :, :-1])
-        return lstm.hidden(spec, theta.double(), head.double(), inputs)[0]
+        return lstm.hidden(experts.to(torch.float64), inputs)[0]

@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from soma.forward.engine import Engine
-from soma.forward.probes import Probes
+from soma.forward.engine import Engine, Problem
 from soma.models import lstm
+from soma.models.experts import Experts
 from soma.models.lstm import State
 from soma.models.spec import VOCABULARY, LSTMSpec
 
@@ -30,70 +30,47 @@ class TorchEngine(Engine):
         """Take a device and a dtype: float64 for measurements with many directions; steps stay rounded to float32."""
         self.device, self.dtype = device, dtype
 
-    def losses(
-        self,
-        spec: LSTMSpec,
-        theta: Tensor,
-        head: Tensor,
-        tokens: NDArray[np.uint8],
-        probes: Probes,
-        eps: list[float],
-        signs: tuple[int, ...] = (1, -1),
-    ) -> NDArray[np.float64]:
-        theta, head = theta.to(self.dtype), head.to(self.dtype)
-        experts, directions = len(probes.experts), len(probes.directions)
-        chunk = self._copies(spec, tokens) // len(signs) or 1
-        out = np.empty((experts, directions, len(signs)))
-        for e in range(experts):
+    def _losses(self, at: Problem) -> NDArray[np.float64]:
+        experts, tokens, signs, directions = at.experts, at.tokens, at.signs, len(at.probes.directions)
+        chunk = self._copies(experts.spec, tokens) // len(signs) or 1
+        out = np.empty((len(experts), directions, len(signs)))
+        for e, expert in enumerate(experts.to(self.dtype)):
             for first in range(0, directions, chunk):
-                part = probes.part(slice(e, e + 1), slice(first, first + chunk))
-                step = eps[e] * torch.from_numpy(part.vectors()[0]).to(self.device).float()
-                copies = torch.cat([theta[e] + sign * step for sign in signs])
-                losses = self._per_sequence(spec, copies, head[e], tokens[e]).mean(dim=1)
+                part = at.probes.part(slice(e, e + 1), slice(first, first + chunk))
+                step = at.eps[e] * torch.from_numpy(part.vectors()[0]).to(self.device).float()
+                copies = expert.copies(torch.cat([expert.theta + sign * step for sign in signs]))
+                losses = self._per_sequence(copies, tokens[e]).mean(dim=1)
                 out[e, first : first + chunk] = losses.view(len(signs), -1).T.cpu().numpy()
         return out
 
-    def token_losses(
-        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]
-    ) -> NDArray[np.float64]:
-        theta, head = theta.to(self.dtype), head.to(self.dtype)
-        rows = self._rows(spec, tokens)
+    def token_losses(self, experts: Experts, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
+        rows = self._rows(experts.spec, tokens)
         out = np.empty((*tokens.shape[:2], tokens.shape[2] - 1))
-        for e in range(tokens.shape[0]):
+        for e, expert in enumerate(experts.to(self.dtype)):
             for first in range(0, tokens.shape[1], rows):
-                part = self._blocks(spec, theta[e : e + 1], head[e], tokens[e, first : first + rows])
-                losses = torch.cat([lstm.cross_entropy(h, head[e : e + 1], y) for h, y in part], dim=2)
+                part = self._blocks(expert, tokens[e, first : first + rows])
+                losses = torch.cat([lstm.cross_entropy(h, expert.head, y) for h, y in part], dim=2)
                 out[e, first : first + rows] = losses[0].double().cpu().numpy()
         return out
 
-    def hidden(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
-        theta, head = theta.to(self.dtype), head.to(self.dtype)
-        return torch.stack(
-            [
-                torch.cat([h[0] for h, _ in self._blocks(spec, theta[e : e + 1], head[e], tokens[e])], dim=1)
-                for e in range(tokens.shape[0])
-            ]
-        )
+    def hidden(self, experts: Experts, tokens: NDArray[np.uint8]) -> Tensor:
+        pairs = zip(experts.to(self.dtype), tokens, strict=True)
+        return torch.stack([torch.cat([h[0] for h, _ in self._blocks(expert, own)], dim=1) for expert, own in pairs])
 
-    def _per_sequence(self, spec: LSTMSpec, copies: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
-        """Compute the mean loss of every sequence for P copies of one expert; float64 [P, B]."""
-        heads = head.expand(copies.shape[0], -1, -1)
-        total = torch.zeros(copies.shape[0], tokens.shape[0], dtype=torch.float64, device=self.device)
-        for h, targets in self._blocks(spec, copies, head, tokens):
-            total += lstm.cross_entropy(h, heads, targets).double().sum(dim=2)
+    def _per_sequence(self, copies: Experts, tokens: NDArray[np.uint8]) -> Tensor:
+        """Compute the mean loss of every sequence [B, T + 1] for P copies of one expert; float64 [P, B]."""
+        total = torch.zeros(len(copies), tokens.shape[0], dtype=torch.float64, device=self.device)
+        for h, targets in self._blocks(copies, tokens):
+            total += lstm.cross_entropy(h, copies.head, targets).double().sum(dim=2)
         return total / (tokens.shape[1] - 1)
 
-    def _blocks(
-        self, spec: LSTMSpec, copies: Tensor, head: Tensor, tokens: NDArray[np.uint8]
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield hidden states [P, B, t, H] and targets [P, B, t] of successive time blocks."""
-        p = copies.shape[0]
-        heads = head.expand(p, -1, -1)
-        on_device = torch.from_numpy(tokens).to(self.device).expand(p, -1, -1)
+    def _blocks(self, copies: Experts, tokens: NDArray[np.uint8]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield hidden states [P, B, t, H] and targets [P, B, t] of successive time blocks of tokens [B, T + 1]."""
+        on_device = torch.from_numpy(tokens).to(self.device).expand(len(copies), -1, -1)
         state: State | None = None
         for first in range(0, tokens.shape[1] - 1, _TIME_CHUNK):
             last = min(first + _TIME_CHUNK, tokens.shape[1] - 1)
-            h, state = lstm.hidden(spec, copies, heads, on_device[:, :, first:last], state)
+            h, state = lstm.hidden(copies, on_device[:, :, first:last], state)
             yield h, on_device[:, :, first + 1 : last + 1]
 
     def _copies(self, spec: LSTMSpec, tokens: NDArray[np.uint8]) -> int:

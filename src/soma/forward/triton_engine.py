@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.forward import triton_kernels as kernels
-from soma.forward.engine import Engine
+from soma.forward.engine import Engine, Problem, check_coefficients
 from soma.forward.probes import ProbeKind, Probes, kept_bits
 from soma.forward.triton_network import Network, Precision, Tuning, current, layout, source_of
+from soma.models.experts import Experts
 from soma.models.spec import LSTMSpec
 
 
@@ -49,57 +50,46 @@ class TritonEngine(Engine):
         self.graphs = graphs
         self.tuning = tuning or Tuning()
 
-    def losses(
-        self,
-        spec: LSTMSpec,
-        theta: Tensor,
-        head: Tensor,
-        tokens: NDArray[np.uint8],
-        probes: Probes,
-        eps: list[float],
-        signs: tuple[int, ...] = (1, -1),
-    ) -> NDArray[np.float64]:
-        if probes.spec != spec or not len(theta) == len(probes.experts) == len(eps):
-            raise ValueError(f"{len(theta)} experts of {spec}, probes for {probes}, {len(eps)} values of eps")
-        network = self._network(spec)
+    def _losses(self, at: Problem) -> NDArray[np.float64]:
+        experts, tokens, signs = at.experts, at.tokens, at.signs
+        network = self._network(experts.spec)
         size = tokens.shape[1]
         chunk = max(1, self.tuning.copy_floats // (len(signs) * network.layout.source.size))
         with current(self.device):
-            directions = len(probes.directions)
-            sums = torch.zeros(len(theta), directions, len(signs), dtype=torch.float64, device=self.device)
-            for e in range(len(theta)):
-                shared = self._shared(network, head[e], tokens[e])
-                steps = torch.from_numpy(np.multiply(eps[e], signs).astype(np.float32)).to(self.device)
+            directions = len(at.probes.directions)
+            sums = torch.zeros(len(experts), directions, len(signs), dtype=torch.float64, device=self.device)
+            for e, expert in enumerate(experts):
+                shared = self._shared(network, expert, tokens[e])
+                steps = torch.from_numpy(np.multiply(at.eps[e], signs).astype(np.float32)).to(self.device)
                 for first in range(0, directions, chunk):
-                    part = probes.part(slice(e, e + 1), slice(first, first + chunk))
-                    copies = self._perturbed(network, theta[e], part, steps)
+                    part = at.probes.part(slice(e, e + 1), slice(first, first + chunk))
+                    copies = self._perturbed(network, expert.theta[0], part, steps)
                     for _, losses in network.losses(copies, *shared):
                         some = losses[..., :size].sum(dim=(1, 2), dtype=torch.float64)
                         sums[e, first : first + chunk] += some.view(-1, len(signs))
             return sums.cpu().numpy() / (size * (tokens.shape[2] - 1))
 
-    def token_losses(
-        self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]
-    ) -> NDArray[np.float64]:
-        network = self._network(spec)
+    def token_losses(self, experts: Experts, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
+        network = self._network(experts.spec)
         size = tokens.shape[1]
         out = np.empty((*tokens.shape[:2], tokens.shape[2] - 1))
         with current(self.device):
-            for e in range(tokens.shape[0]):
-                copies = network.pad_bodies(theta[e : e + 1])
-                for steps, losses in network.losses(copies, *self._shared(network, head[e], tokens[e])):
+            for e, expert in enumerate(experts):
+                copies = network.pad_bodies(expert.theta)
+                for steps, losses in network.losses(copies, *self._shared(network, expert, tokens[e])):
                     out[e, :, steps.start : steps.stop] = losses[0, :, :size].T.cpu().numpy()
         return out
 
-    def hidden(self, spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8]) -> Tensor:
+    def hidden(self, experts: Experts, tokens: NDArray[np.uint8]) -> Tensor:
+        spec = experts.spec
         network = self._network(spec)
         size = tokens.shape[1]
         out = torch.empty(*tokens.shape[:2], tokens.shape[2] - 1, spec.embedding, device=self.device)
         with current(self.device):
-            for e in range(tokens.shape[0]):
-                copies = network.pad_bodies(theta[e : e + 1])
-                shared_head, read = self._shared(network, head[e], tokens[e])
-                for steps, stream in network.forward(copies, shared_head, read[:, :-1]):
+            for e, expert in enumerate(experts):
+                copies = network.pad_bodies(expert.theta)
+                head, read = self._shared(network, expert, tokens[e])
+                for steps, stream in network.forward(copies, head, read[:, :-1]):
                     h = network.hidden(copies, stream).view(len(steps), read.shape[2], -1)
                     out[e, :, steps.start : steps.stop] = h[:, :size, : spec.embedding].transpose(0, 1)
         return out
@@ -120,16 +110,14 @@ class TritonEngine(Engine):
             return out.cpu().numpy().view(np.uint32)
 
     def combine(self, probes: Probes, coefficients: NDArray[np.float64]) -> NDArray[np.float64]:
-        shape = (len(probes.experts), len(probes.directions))
-        if coefficients.dtype != np.float64 or coefficients.shape != shape:
-            raise ValueError(f"coefficients must be float64 {shape}, not {coefficients.dtype} {coefficients.shape}")
+        check_coefficients(probes, coefficients)
         if probes.kind == "gaussian":
             return super().combine(probes, coefficients)
         update, _, low, high = _address(probes, 0)
         size, block = probes.spec.size, self.tuning.coordinates
         with current(self.device):
-            out = torch.empty(shape[0], size, dtype=torch.float64, device=self.device)
-            kernels.combine[(triton.cdiv(size, block), shape[0])](
+            out = torch.empty(len(probes.experts), size, dtype=torch.float64, device=self.device)
+            kernels.combine[(triton.cdiv(size, block), len(out))](
                 out,
                 _always(probes.spec, probes.kind, self.device)[0],
                 torch.from_numpy(np.ascontiguousarray(coefficients)).to(self.device),
@@ -139,7 +127,7 @@ class TritonEngine(Engine):
                 low,
                 high,
                 size,
-                shape[1],
+                len(probes.directions),
                 BLOCK=block,
             )
             return out.cpu().numpy()
@@ -147,9 +135,9 @@ class TritonEngine(Engine):
     def _network(self, spec: LSTMSpec) -> Network:
         return Network(layout(spec), self.device, self.precision, self.graphs, self.tuning)
 
-    def _shared(self, network: Network, head: Tensor, tokens: NDArray[np.uint8]) -> tuple[Tensor, Tensor]:
+    def _shared(self, network: Network, expert: Experts, tokens: NDArray[np.uint8]) -> tuple[Tensor, Tensor]:
         """Pad one expert's head [1, V, H] and bytes [1, T + 1, B], which all its copies share."""
-        return network.pad_heads(head[None]), network.pad_tokens(torch.tensor(tokens[None]))
+        return network.pad_heads(expert.head), network.pad_tokens(torch.tensor(tokens[None]))
 
     def _perturbed(self, network: Network, theta: Tensor, probes: Probes, steps: Tensor) -> Tensor:
         """Compute copies [J S, N] of theta [M] for the probes of one expert and float32 steps [S]."""

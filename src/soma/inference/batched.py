@@ -17,8 +17,9 @@ from torch import Tensor
 
 from soma.inference.runner import Runner
 from soma.models import lstm
+from soma.models.experts import Experts
 from soma.models.lstm import State
-from soma.models.spec import VOCABULARY, LSTMSpec
+from soma.models.spec import VOCABULARY
 
 _TIME = 64  # positions whose activations are held in memory at once
 _BUDGET = {"cpu": 1 << 22, "cuda": 1 << 28}
@@ -37,10 +38,11 @@ class BatchedRunner(Runner):
     _cut: int | None = None
     """Size to which groups are cut, if an expert can appear twice in a batch at no cost."""
 
-    def __init__(self, spec: LSTMSpec, bodies: Tensor, heads: Tensor, device: torch.device) -> None:
-        super().__init__(spec, bodies, heads)
-        self.device = device
-        self._bodies, self._heads = (x.detach().float().to(device) for x in (bodies, heads))
+    def __init__(self, experts: Experts, device: torch.device) -> None:
+        placed = experts.to(torch.float32).to(device)
+        self.spec, self.device = experts.spec, device
+        # Loose tensors because subclasses hold them in another layout.
+        self._bodies, self._heads = placed.theta.detach(), placed.distinct_heads.detach()
 
     @torch.inference_mode()
     def losses(
@@ -64,7 +66,7 @@ class BatchedRunner(Runner):
         state: State | None = None
         for first in range(0, time, _TIME):
             last = min(first + _TIME, time)
-            hidden, state = lstm.hidden(self.spec, theta, head, text[:, :, first:last], state)
+            hidden, state = lstm.hidden(Experts(self.spec, theta, head), text[:, :, first:last], state)
             scored = max(first, skip)
             if scored < last:
                 yield lstm.cross_entropy(hidden[:, :, scored - first :], head, text[:, :, scored + 1 : last + 1])
@@ -83,7 +85,7 @@ class BatchedRunner(Runner):
 
     def _read(self, theta: Tensor, head: Tensor, text: Tensor, state: Any) -> Tensor:
         """Return the head's input [P, H] after all bytes [P, 1, T]; updates the state in place."""
-        hidden, state[:] = lstm.hidden(self.spec, theta, head, text, state)
+        hidden, state[:] = lstm.hidden(Experts(self.spec, theta, head), text, state)
         return hidden[:, 0, -1]
 
     def _weights(self, experts: list[int]) -> tuple[Tensor, Tensor]:

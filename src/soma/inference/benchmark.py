@@ -37,7 +37,7 @@ def measure(
         `bytes_per_second` (W input bytes per request), `scored_bytes_per_second`, `latency_seconds` (median for a batch
         of one request), `routing_share` (median), `peak_bytes` and its kind, engine, device, threads.
     """
-    runner = ensemble.runner
+    experts, runner = ensemble.experts, ensemble.runner
     memory = _Peak(ensemble.device)
     totals, routing = timed(lambda: _complete(ensemble, windows), repeats, warm_ups)
     peak, kind = memory.read()
@@ -45,11 +45,11 @@ def measure(
     n, width = windows.shape
     seconds = median(totals)
     return {
-        "experts": ensemble.experts,
-        "width": ensemble.spec.width,
-        "depth": ensemble.spec.depth,
+        "experts": len(experts),
+        "width": experts.spec.width,
+        "depth": experts.spec.depth,
         "k": ensemble.k,
-        "parameters": ensemble.bodies.numel() + ensemble.heads.numel(),
+        "parameters": experts.parameters,
         "requests": n,
         "window": width - 1,
         "prefix": ensemble.prefix,
@@ -62,7 +62,7 @@ def measure(
         "routing_share": median(r / t for r, t in zip(routing, totals, strict=True)),
         "peak_bytes": peak,
         "peak_kind": kind,
-        "weight_bytes": 4 * (ensemble.bodies.numel() + ensemble.heads.numel()),
+        "weight_bytes": 4 * experts.parameters,
         "engine": runner.name,
         "device": device_name(ensemble.device),
         "threads": torch.get_num_threads(),

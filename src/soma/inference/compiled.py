@@ -6,21 +6,17 @@ Weights are packed once, when the runner is created. Shapes as in `soma.inferenc
 from __future__ import annotations
 
 import ctypes
-import os
 import weakref
 from functools import cache
-from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from soma.errors import SomaError
-from soma.forward import cpu
+from soma.forward import cpu, native
 from soma.inference.runner import Runner
-from soma.models.spec import VOCABULARY, LSTMSpec
+from soma.models.experts import Experts
+from soma.models.spec import VOCABULARY
 
 _int, _long, _pointer = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
 
@@ -43,12 +39,13 @@ class CompiledRunner(Runner):
     source = "csrc/infer.cpp"
     """Source of the library; part of the code digest (soma.workflow.digests)."""
 
-    def __init__(self, spec: LSTMSpec, bodies: Tensor, heads: Tensor) -> None:
-        super().__init__(spec, bodies, heads)
-        self._library = library()
-        theta, head = (x.detach().to("cpu", torch.float32).contiguous() for x in (bodies, heads))
+    def __init__(self, experts: Experts) -> None:
+        _, self._library = native.fastest(load, "the inference kernel", "the engine")
+        tensors = (experts.theta, experts.distinct_heads)
+        theta, head = (x.detach().to("cpu", torch.float32).contiguous() for x in tensors)
         stride = head.stride(0) if len(head) > 1 else 0
-        sizes = (spec.width, spec.depth, spec.embedding, len(theta))
+        spec, self._experts = experts.spec, len(experts)
+        sizes = (spec.width, spec.depth, spec.embedding, len(experts))
         weights = (theta.data_ptr(), theta.stride(0), head.data_ptr(), stride)
         self._ensemble = self._library.soma_infer_open(*sizes, *weights)
         if not self._ensemble:
@@ -93,10 +90,10 @@ class CompiledRunner(Runner):
         read = np.ascontiguousarray(tokens, np.uint8)
         if not len(experts):
             return
-        inside = experts.min() >= 0 and experts.max() < self.experts and rows.min() >= 0 and rows.max() < len(read)
+        inside = experts.min() >= 0 and experts.max() < self._experts and rows.min() >= 0 and rows.max() < len(read)
         if not inside or not 1 <= scored <= time:
             raise ValueError(
-                f"pairs need experts in [0, {self.experts}) and sequences in [0, {len(read)}), scored positions must "
+                f"pairs need experts in [0, {self._experts}) and sequences in [0, {len(read)}), scored positions must "
                 f"be in [1, {time}]; got {scored} scored positions"
             )
         request = _Request(
@@ -116,46 +113,22 @@ class CompiledRunner(Runner):
 
 def available() -> bool:
     """Return True if a kernel was built that this machine can run."""
-    try:
-        library()
-    except SomaError:
-        return False
-    return True
-
-
-def library() -> Any:
-    """Return the kernel for this machine, or for the instruction set in SOMA_CPU_ISA.
-
-    Raises:
-        SomaError: if it was not built, or the processor lacks the instructions.
-    """
-    wanted = os.environ.get("SOMA_CPU_ISA")
-    for isa in (wanted,) if wanted else cpu.INSTRUCTION_SETS:
-        if (kernel := load(isa)) is not None:
-            return kernel
-    raise SomaError(
-        f"the inference kernel ({wanted or 'any instruction set'}) was not built or does not run on this processor; "
-        "install a C++ compiler and reinstall the package, or set the engine to torch."
-    )
+    return any(load(isa) is not None for isa in native.INSTRUCTION_SETS)
 
 
 @cache
-def load(isa: str) -> Any:
+def load(isa: str) -> ctypes.CDLL | None:
     """Return the kernel for an instruction set; None if it was not built or this processor lacks the instructions."""
     if cpu.library(isa) is None:  # the engine's library checks the processor
         return None
-    module = find_spec(f"soma.inference._cpu_{isa}")
-    if module is None or module.origin is None:
-        return None
-    try:
-        loaded = ctypes.CDLL(module.origin)
-    except OSError:  # built on another system
+    path = native.built(f"soma.inference._cpu_{isa}")
+    loaded = None if path is None else native.open_library(path)
+    if path is None or loaded is None:
         return None
     loaded.soma_infer_open.argtypes = [*(ctypes.c_int,) * 4, _pointer, _long, _pointer, _long]
     loaded.soma_infer_open.restype = _pointer
     loaded.soma_infer_close.argtypes, loaded.soma_infer_close.restype = [_pointer], None
     loaded.soma_infer_state.argtypes, loaded.soma_infer_state.restype = [_pointer], _long
     loaded.soma_infer_run.argtypes = [_pointer, _pointer]
-    if loaded.soma_infer_request_bytes() != ctypes.sizeof(_Request):
-        raise SomaError(f"{module.origin} does not match the sources of this package; reinstall the package.")
+    native.check_structure(path, loaded.soma_infer_request_bytes(), _Request)
     return loaded

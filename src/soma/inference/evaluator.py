@@ -8,21 +8,20 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from soma.evaluation.ensemble import lstm_losses
 from soma.forward.engine import Engine
 from soma.inference.batched import BatchedRunner
-from soma.models.spec import LSTMSpec
+from soma.models.experts import Experts
 
 
 class EvaluatorRunner(BatchedRunner):
     """A runner that computes losses by an engine and generates text by the batched runner on the same device."""
 
-    def __init__(self, spec: LSTMSpec, bodies: Tensor, heads: Tensor, engine: Engine, device: torch.device) -> None:
-        super().__init__(spec, bodies, heads, device)
+    def __init__(self, experts: Experts, engine: Engine, device: torch.device) -> None:
+        super().__init__(experts, device)
         self.name = f"evaluator ({engine.name})"
-        self._losses = lstm_losses(engine, spec, self._bodies, self._heads)
+        self._losses = lstm_losses(engine, Experts.of(self.spec, self._bodies, self._heads))
 
     def losses(
         self, expert: NDArray[np.integer], sequence: NDArray[np.integer], tokens: NDArray[np.uint8], scored: int

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from soma.errors import SomaError
 from soma.files.atomic import atomic_directory, read_json, write_bytes, write_json
 from soma.files.hashes import describe_files, sha256_file, sha256_json
 from soma.inference.card import Card, card
+from soma.models.experts import Experts
 from soma.models.spec import VOCABULARY, LSTMSpec
 from soma.routing.features import Features
 from soma.routing.router import Router
@@ -34,9 +34,7 @@ _ROUTING = {"features": ("features.json", "features.npz", "vocabulary.json"), "r
 
 
 def export(
-    spec: LSTMSpec,
-    bodies: Tensor,
-    heads: Tensor,
+    experts: Experts,
     output: Path,
     *,
     run: str,
@@ -53,7 +51,6 @@ def export(
     """Write a model's folder, whole or not at all.
 
     Args:
-        bodies, heads: [N, M], and [N, V, H] or [1, V, H] shared by all.
         run, iterate, update: origin of the weights.
         k: number of experts averaged by default.
         prefix, window: routed bytes, and bytes of a whole window.
@@ -67,23 +64,21 @@ def export(
     Raises:
         SomaError: if weights are not finite, sizes do not match, or the router is damaged.
     """
-    experts = len(bodies)
-    if not 1 <= k <= experts:
-        raise SomaError(
-            f"k = {k} experts cannot be averaged in an ensemble of {experts}; choose k between 1 and {experts}."
-        )
-    if not bool(torch.isfinite(bodies).all() and torch.isfinite(heads).all()):
+    n, heads = len(experts), experts.distinct_heads
+    if not 1 <= k <= n:
+        raise SomaError(f"k = {k} experts cannot be averaged in an ensemble of {n}; choose k between 1 and {n}.")
+    if not bool(torch.isfinite(experts.theta).all() and torch.isfinite(heads).all()):
         raise SomaError(
             f"the weights of {run} ({iterate}, update {update}) are not all finite; export another milestone."
         )
-    routing = _routing(features, router, experts)
+    routing = _routing(features, router, n)
     record = {
         "kind": "ensemble",
         "format": FORMAT,
-        **asdict(spec),
-        "experts": experts,
-        "shared_head": len(heads) == 1 and experts > 1,
-        "parameters": bodies.numel() + heads.numel(),
+        **asdict(experts.spec),
+        "experts": n,
+        "shared_head": experts.shares_head,
+        "parameters": experts.parameters,
         "k": k,
         "prefix": prefix,
         "window": window,
@@ -94,7 +89,7 @@ def export(
         "sources": dict(sources),
     }
     with atomic_directory(output) as directory:
-        save_tensors(directory / WEIGHTS, {"bodies": bodies, "heads": heads}, {"run": run, "iterate": iterate})
+        save_tensors(directory / WEIGHTS, {"bodies": experts.theta, "heads": heads}, {"run": run, "iterate": iterate})
         names = [WEIGHTS]
         for kind, source in routing.items():
             (directory / kind).mkdir()
@@ -108,8 +103,8 @@ def export(
     return record
 
 
-def read(directory: Path) -> tuple[LSTMSpec, Tensor, Tensor, Router | None, dict[str, Any]]:
-    """Read sizes, bodies [N, M], heads [N or 1, V, H], router and manifest of a model's folder.
+def read(directory: Path) -> tuple[Experts, Router | None, dict[str, Any]]:
+    """Read experts, router and manifest of a model's folder.
 
     Raises:
         SomaError: if the folder or a file is missing, or a file was altered.
@@ -129,7 +124,7 @@ def read(directory: Path) -> tuple[LSTMSpec, Tensor, Tensor, Router | None, dict
             raise SomaError(
                 f"{directory / 'router'} has {router.n} clusters for {about['experts']} experts; export the run again."
             )
-    return spec, bodies, heads, router, about
+    return Experts.of(spec, bodies, heads), router, about
 
 
 def _verified(directory: Path) -> dict[str, Any]:

@@ -1,12 +1,10 @@
 """Trained ensembles, ready to use: routed losses, scores, routes and samples.
 
-Shapes: N experts, M parameters of a body, V = 256 bytes, H embedding width, n windows, K experts averaged per window,
-W window bytes, R routed prefix bytes, S scored bytes.
+Shapes: N experts, n windows, K experts averaged per window, W window bytes, R routed prefix bytes, S scored bytes.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,18 +16,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from soma.errors import SomaError
 from soma.evaluation.ensemble import mixture_losses
-from soma.forward.engine import create
+from soma.forward.registry import choose, create
 from soma.inference import folder
 from soma.inference.generation import Generation, generate
 from soma.inference.route import PrefixRouter
 from soma.inference.runner import Runner, grouped
 from soma.inference.sampling import Sampling
 from soma.inference.score import Score, cut, score_windows
-from soma.models.spec import LSTMSpec
+from soma.models.experts import Experts
 
 _SEQUENCES = 4096
 """Windows per call; their losses take 100 MB at the paper's sizes."""
@@ -50,11 +47,7 @@ class Route:
 class Ensemble:
     """A trained ensemble: experts, their router, and settings for their use."""
 
-    spec: LSTMSpec
-    bodies: Tensor
-    """Bodies [N, M]."""
-    heads: Tensor
-    """Heads [N, V, H], or [1, V, H] shared by all."""
+    experts: Experts
     router: PrefixRouter | None
     """None if a router cannot use the experts' shards; then the first k experts serve every text."""
     k: int
@@ -71,10 +64,10 @@ class Ensemble:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if not 1 <= self.k <= len(self.bodies):
+        n = len(self.experts)
+        if not 1 <= self.k <= n:
             raise SomaError(
-                f"k = {self.k} experts cannot be averaged in an ensemble of {len(self.bodies)}; choose k between 1 and "
-                f"{len(self.bodies)}."
+                f"k = {self.k} experts cannot be averaged in an ensemble of {n}; choose k between 1 and {n}."
             )
         if not 1 <= self.prefix < self.window:
             raise SomaError(f"a prefix of {self.prefix} bytes must be shorter than the window of {self.window} bytes.")
@@ -89,11 +82,9 @@ class Ensemble:
         Raises:
             SomaError: if a file is missing or altered, k is out of range, or the engine or device is not available.
         """
-        spec, bodies, heads, router, about = folder.read(Path(path))
+        experts, router, about = folder.read(Path(path))
         model = cls(
-            spec,
-            bodies,
-            heads,
+            experts,
             None if router is None else PrefixRouter(router),
             about["k"] if k is None else k,
             about["prefix"],
@@ -109,15 +100,10 @@ class Ensemble:
         """Return the same ensemble, but averaging k experts."""
         return replace(self, k=k)
 
-    @property
-    def experts(self) -> int:
-        """N, the number of experts."""
-        return len(self.bodies)
-
     @cached_property
     def runner(self) -> Runner:
         """The runner, with weights packed or placed on the device at first use."""
-        return make_runner(self.spec, self.bodies, self.heads, self.engine, self.device)
+        return make_runner(self.experts, self.engine, self.device)
 
     def select(self, windows: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Choose the experts of each window [n, at least R] from its first R bytes; int64 [n, K], nearest first."""
@@ -218,35 +204,19 @@ RUNNERS = {
 """Location of each runner's class, imported on use so that measurements with one runner do not depend on another."""
 
 
-def make_runner(spec: LSTMSpec, bodies: Tensor, heads: Tensor, engine: str, device: str) -> Runner:
+def make_runner(experts: Experts, engine: str, device: str) -> Runner:
     """Create the runner named `engine`; `auto` means the device's kernels if available, else torch.
 
     Raises:
         SomaError: if the engine or the device is not available here.
     """
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise SomaError(f"the device is {device}, but torch sees no CUDA device here; use cpu or a CUDA machine.")
-    torch.backends.cuda.matmul.allow_tf32 = False  # as in training and evaluation (DEVIATIONS.md)
-    torch.backends.cudnn.allow_tf32 = False
-    engine = _best(device) if engine == "auto" else engine
-    if engine not in RUNNERS:
-        raise SomaError(f"the engine is `{engine}`; use auto, cpu, torch, triton or evaluator.")
+    engine, runner = choose(RUNNERS, engine, device, _best, setting="the ")
     if engine == "cpu" and device != "cpu":
-        raise SomaError(f"the engine cpu does not run on {device}; use auto or torch.")
-    if engine == "triton" and not device.startswith("cuda") and os.environ.get("TRITON_INTERPRET") != "1":
-        raise SomaError("the engine is triton, which needs a CUDA device; use auto, cpu or torch.")
-    try:
-        runner = resolve_name(RUNNERS[engine])
-    except ImportError:
-        if engine != "triton":
-            raise
-        raise SomaError(
-            "the engine is triton, which is not installed; install a CUDA build of torch or use torch."
-        ) from None
+        raise SomaError(f"the engine is cpu, which does not run on {device}; use auto or torch.")
     where: list[Any] = [] if engine == "cpu" else [torch.device(device)]
     if engine == "evaluator":
         where = [create("auto", device), *where]
-    made: Runner = runner(spec, bodies, heads, *where)
+    made: Runner = runner(experts, *where)
     return made
 
 

@@ -70,12 +70,11 @@ class PrefixRouter:
     def vectors(self, texts: Sequence[bytes]) -> NDArray[np.float32]:
         """Compute the unit rows of `Features.transform`, float32 (n, D)."""
         get = self._column.get
-        word_columns = [
-            [get(word, -1) for word in _WORD.findall(text.decode(errors="ignore").lower())] for text in texts
-        ]
-        lengths = np.fromiter(map(len, word_columns), np.int64, len(word_columns))
-        columns = np.fromiter((column for row in word_columns for column in row), np.int64, int(lengths.sum()))
-        rows = np.repeat(np.arange(len(word_columns)), lengths)[columns >= 0]
+        per_text = [[get(word, -1) for word in _WORD.findall(text.decode(errors="ignore").lower())] for text in texts]
+        n = len(texts)
+        lengths = np.fromiter(map(len, per_text), np.int64, n)
+        columns = np.fromiter((column for row in per_text for column in row), np.int64, int(lengths.sum()))
+        rows = np.repeat(np.arange(n), lengths)[columns >= 0]
         columns = columns[columns >= 0]
         # Each word of a text once, in column order.
         words = len(self._column)
@@ -85,12 +84,12 @@ class PrefixRouter:
         if len(counts) and counts.max() > _COUNTS:
             values = np.log(counts.astype(np.float32)) + 1
         values = values * self._idf_V[columns]
-        squares = np.bincount(rows, weights=(values * values).astype(np.float64), minlength=len(word_columns))
+        squares = np.bincount(rows, weights=(values * values).astype(np.float64), minlength=n)
         norms = np.sqrt(squares)
         values = (values / norms[rows]).astype(np.float32)
-        starts = np.zeros(len(word_columns) + 1, np.int32)
-        np.cumsum(np.bincount(rows, minlength=len(word_columns)), out=starts[1:])
-        tfidf = csr_array((values, columns.astype(np.int32), starts), shape=(len(word_columns), words))
+        starts = np.zeros(n + 1, np.int32)
+        np.cumsum(np.bincount(rows, minlength=n), out=starts[1:])
+        tfidf = csr_array((values, columns.astype(np.int32), starts), shape=(n, words))
         projected_nD: NDArray[np.float32] = tfidf @ self._components_VD - self._mean_D
         lengths_n1 = np.linalg.norm(projected_nD, axis=1, keepdims=True)
         lengths_n1[lengths_n1 == 0] = 1

@@ -1,7 +1,6 @@
 """Runners of experts: pairs of an expert and a sequence, grouped by expert, with or without a carried state.
 
-Shapes: N experts, M parameters of a body, V = 256 bytes, H embedding width, n sequences, P pairs, T bytes read,
-S scored positions.
+Shapes: N experts, V = 256 bytes, n sequences, P pairs, T bytes read, S scored positions.
 """
 
 from __future__ import annotations
@@ -11,22 +10,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
-
-from soma.models.spec import LSTMSpec
 
 
 class Runner(ABC):
-    """The experts of one ensemble, ready to run; bodies [N, M] and heads [N, V, H], or [1, V, H] shared by all."""
+    """The experts of one ensemble, ready to run."""
 
     name: str
-
-    def __init__(self, spec: LSTMSpec, bodies: Tensor, heads: Tensor) -> None:
-        self.spec, self.experts = spec, len(bodies)
-        if bodies.shape[1:] != (spec.size,) or heads.shape[1:] != (256, spec.embedding):
-            raise ValueError(f"bodies {tuple(bodies.shape)} and heads {tuple(heads.shape)} do not fit {spec}")
-        if len(heads) not in (1, len(bodies)):
-            raise ValueError(f"{len(heads)} heads for {len(bodies)} experts; give one head, or one per expert")
 
     @abstractmethod
     def losses(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from soma.forward.triton_network import Network, Tuning, current, layout
 from soma.inference.batched import BatchedRunner
-from soma.models.spec import LSTMSpec
+from soma.models.experts import Experts
 
 
 class TritonRunner(BatchedRunner):
@@ -20,11 +20,9 @@ class TritonRunner(BatchedRunner):
 
     name = "triton"
 
-    def __init__(
-        self, spec: LSTMSpec, bodies: Tensor, heads: Tensor, device: torch.device, *, tuning: Tuning | None = None
-    ) -> None:
-        super().__init__(spec, bodies, heads, device)
-        self._network = network = Network(layout(spec), device, tuning=tuning or Tuning())
+    def __init__(self, experts: Experts, device: torch.device, *, tuning: Tuning | None = None) -> None:
+        super().__init__(experts, device)
+        self._network = network = Network(layout(self.spec), device, tuning=tuning or Tuning())
         self._bodies, self._heads = network.pad_bodies(self._bodies), network.pad_heads(self._heads)
         self._tile = network.tuning.lstm_tile
         # A program holds one tile of any expert; matrix products are faster if more sequences share a matrix.

@@ -37,9 +37,9 @@ def measure(at: Inputs) -> pd.DataFrame:
         frames.append(rows.assign(part="active", **where))
         if run.id in at.product["pair_runs"]:
             same = np.broadcast_to(np.arange(run.experts), order.shape)
-            found = pairs(losses for losses, _ in _blocks(at, opened, data, same))
-            together = complementarity(found, _PERMUTATIONS, run.seed)
-            frames += [found.assign(part="pairs", **where), together.assign(part="complementarity", **where)]
+            rows_of_pairs = pairs(losses for losses, _ in _blocks(at, opened, data, same))
+            together = complementarity(rows_of_pairs, _PERMUTATIONS, run.seed)
+            frames += [rows_of_pairs.assign(part="pairs", **where), together.assign(part="complementarity", **where)]
     return pd.concat(frames, ignore_index=True)
 
 
@@ -47,8 +47,7 @@ def _blocks(
     at: Inputs, opened: Published, data: EvaluationSet, order: NDArray[np.int64]
 ) -> Iterator[tuple[NDArray[np.float64], Any]]:
     """Yield losses [n, N, S] of blocks of windows under all experts, in the given order, with the windows' slice."""
-    run = opened.run
-    losses = lstm_losses(at.engine, run.model, *opened.weights(run.updates))
+    losses = lstm_losses(at.engine, opened.experts())
     for first in range(0, len(data), _WINDOWS):
         own = slice(first, first + _WINDOWS)
         yield selected_losses(losses, data.windows[own], order[own], data.prefix), own

@@ -1,6 +1,6 @@
 """Variance and bias of estimators of one gradient, at fixed weights and on a fixed batch (not in the paper).
 
-Shapes: R repeats, B sequences, T predicted bytes, M body parameters, V bytes, H embedding width.
+Shapes: R repeats, B sequences, T predicted bytes, M body parameters.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from torch import Tensor
 
-from soma.config.training import Difference
+from soma.config.training import FiniteDifference
 from soma.estimators import spsa
 from soma.forward.engine import Engine
 from soma.forward.probes import ProbeKind, Probes
@@ -21,7 +20,7 @@ from soma.measurements.gradients import exact_gradients
 from soma.measurements.inputs import Inputs
 from soma.measurements.variance import activity
 from soma.models.count import spsa_forwards
-from soma.models.spec import LSTMSpec
+from soma.models.experts import Experts
 from soma.numerics.rng import Stream
 
 
@@ -29,24 +28,21 @@ def measure(at: Inputs) -> pd.DataFrame:
     """Measure at the trained weights of the first arm's first expert, on one batch of its training text."""
     opened = at.runs[0]
     run = opened.run
-    theta, head = (t[:1] for t in opened.weights(run.updates))
     tokens = at.batch(run, 0, run.settings.batch, 0, "estimators")
     settings = [(e["arm"], e["probe"], e["difference"], e["n_pert"]) for e in at.settings["estimators"]]
     rows = estimator_variance(
-        at.engine, run.model, theta, head, tokens[None], settings, at.product["repeats"], run.settings.eps, run.seed
+        at.engine, opened.experts()[0], tokens[None], settings, at.product["repeats"], run.settings.eps, run.seed
     )
     return rows.assign(measured_on=run.id)
 
 
-Setting = tuple[str, ProbeKind, Difference, int]
+Setting = tuple[str, ProbeKind, FiniteDifference, int]
 """Name, probe, difference and n_pert."""
 
 
 def estimator_variance(
     engine: Engine,
-    spec: LSTMSpec,
-    theta: Tensor,
-    head: Tensor,
+    expert: Experts,
     tokens: NDArray[np.uint8],
     settings: Sequence[Setting],
     repeats: int,
@@ -59,7 +55,7 @@ def estimator_variance(
     Settings with the same kind of probe share directions, which reduces the noise of their comparison.
 
     Args:
-        theta: body [1, M]; head: [1, V, H].
+        expert: one expert.
         tokens: the batch [1, B, T + 1].
         settings: the settings to compare.
         repeats: R, at least two; all R estimates [R, M] are held in memory.
@@ -75,7 +71,8 @@ def estimator_variance(
     """
     if repeats < 2:
         raise ValueError(f"{repeats} estimate has no variance; use two or more")
-    exact = exact_gradients(spec, theta, head, tokens)[0]
+    spec = expert.spec
+    exact = exact_gradients(expert, tokens)[0]
     norm2 = exact @ exact
     stream = Stream.named(seed, "estimator-variance", "probe")
     rows: list[dict[str, Any]] = []
@@ -85,10 +82,8 @@ def estimator_variance(
         for repeat in range(repeats):
             probes = Probes(spec, stream, probe, repeat, (0,), range(n_pert))
             for side in sides:
-                found = spsa.estimate(
-                    engine, spec, theta, head, [tokens], [probes], [eps], difference=difference, side=side
-                )
-                estimates[repeat] += found.gradient[0] / len(sides)
+                one = spsa.estimate(engine, expert, [tokens], [probes], [eps], difference=difference, side=side)
+                estimates[repeat] += one.gradient[0] / len(sides)
         mean = estimates.mean(axis=0)
         spread = ((estimates - mean) ** 2).sum(axis=1) * (repeats / (repeats - 1)) / norm2
         cosine = estimates @ exact / np.sqrt((estimates**2).sum(axis=1) * norm2)

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from soma.estimators.bptt import gradient
+from soma.models.experts import Experts
 from soma.models.spec import VOCABULARY, LSTMSpec
 
 _FLOATS = 1 << 26
@@ -20,34 +20,31 @@ _FLOATS = 1 << 26
 
 
 def exact_gradients(
-    spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8], dtype: torch.dtype = torch.float64
+    experts: Experts, tokens: NDArray[np.uint8], dtype: torch.dtype = torch.float64
 ) -> NDArray[np.float64]:
     """Compute the gradient of each expert's mean loss on its own batch with respect to its body; float64 [N, M].
 
     Args:
-        theta: bodies [N, M]; head: [N, V, H], or [1, V, H] shared by all.
         tokens: bytes [N, B, T + 1].
         dtype: precision of the computation.
     """
-    heads = head.expand(theta.shape[0], -1, -1)
-    out = np.zeros(tuple(theta.shape))
-    for e in range(theta.shape[0]):
-        body, tied = theta[e : e + 1].to(dtype), heads[e : e + 1].to(dtype)
-        for piece in _pieces(spec, tokens[e]):
-            part, _, _ = gradient(spec, body, tied, [piece[None]], "decoder")
+    out = np.zeros(tuple(experts.theta.shape))
+    for e, expert in enumerate(experts):
+        for piece in _pieces(experts.spec, tokens[e]):
+            part, _, _ = gradient(expert.to(dtype), [piece[None]], "decoder")
             out[e] += part[0].double().cpu().numpy() * (len(piece) / tokens.shape[1])
     return out
 
 
 def sequence_gradients(
-    spec: LSTMSpec, theta: Tensor, head: Tensor, tokens: NDArray[np.uint8], dtype: torch.dtype = torch.float64
+    expert: Experts, tokens: NDArray[np.uint8], dtype: torch.dtype = torch.float64
 ) -> NDArray[np.float64]:
-    """Compute one expert's gradient on each sequence: float64 [B, M] for theta [M], head [V, H], bytes [B, T + 1]."""
+    """Compute one expert's (N = 1) gradient on each sequence of bytes [B, T + 1]; float64 [B, M]."""
     out = []
-    for piece in _pieces(spec, tokens):
+    for piece in _pieces(expert.spec, tokens):
         # Each sequence has its own copy of the expert, so that its gradient stays separate.
-        bodies, heads = (x.to(dtype).repeat(len(piece), *[1] * x.ndim) for x in (theta, head))
-        out.append(gradient(spec, bodies, heads, [piece[:, None]], "decoder")[0].double().cpu().numpy())
+        copies = expert.copies(expert.theta.repeat(len(piece), 1)).to(dtype)
+        out.append(gradient(copies, [piece[:, None]], "decoder")[0].double().cpu().numpy())
     return np.concatenate(out)
 
 

@@ -19,11 +19,8 @@ def measure(at: Inputs) -> pd.DataFrame:
     rows = []
     for opened, k in zip(at.opened(), at.settings["active"], strict=True):
         run, router = opened.run, at.routers.router(opened.run)
-        bodies, heads = opened.weights(run.updates)
-        if opened.shared_head is not None:
-            heads = heads[:1]
         route = None if router is None else PrefixRouter(router)
-        ensemble = Ensemble(run.model, bodies, heads, route, k, data.prefix, run.window, {}, device=at.compute.device)
+        ensemble = Ensemble(opened.experts(), route, k, data.prefix, run.window, {}, device=at.compute.device)
         timed = benchmark.measure(ensemble, windows, repeats=product["repeats"], warm_ups=product["warmups"])
         rows.append(timed | {"run": run.id, "seed": run.seed, "update": run.updates, "parameters": run.parameters})
     return pd.DataFrame(rows)

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soma.config.training import Compute
-from soma.data.windows import TrainWindows
+from soma.data.windows import TrainWindows, random_crops
 from soma.evaluation.published import Published, Routers
-from soma.forward.engine import Engine, create
+from soma.forward.engine import Engine
+from soma.forward.registry import create
 from soma.numerics.rng import Stream
 from soma.routing.shards import Shards
 from soma.runs import RunSpec
@@ -80,7 +81,5 @@ class Inputs:
         """
         shards, own = self.shards(run), run.shard(expert)
         ids = np.asarray(shards.validation(own) if validation else shards.train(own))
-        u = self.stream("measure", purpose).uniform(2 * sequences, update=index, expert=expert)
-        offsets = (u[1::2] * (run.window - run.settings.crop + 1)).astype(np.int64)
-        chosen = ids[(u[0::2] * len(ids)).astype(np.int64)]
-        return self.windows(run).crops(chosen, offsets, run.settings.crop)
+        draws = self.stream("measure", purpose).uniform(2 * sequences, update=index, expert=expert)
+        return random_crops(self.windows(run), ids, draws, run.window, run.settings.crop)

@@ -1,7 +1,7 @@
 """Independent against summed losses, and batch against probes, on fixed objectives (Figure 11, claims C4 and C13).
 
 Shapes: N experts, J probes, P perturbed coordinates of an expert, C sequences in the pool, B sequences in a batch,
-T predicted bytes, R batches drawn for a set of probes, M body parameters, V bytes, H embedding width.
+T predicted bytes, R batches drawn for a set of probes.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from soma.estimators.spsa import Loss, central_differences
 from soma.forward.engine import Engine
 from soma.forward.probes import Probes
 from soma.measurements.gradients import exact_gradients, sequence_gradients
 from soma.measurements.inputs import Inputs
-from soma.models.spec import LSTMSpec
+from soma.models.experts import Experts
 from soma.numerics.rng import Stream
 
 
@@ -30,16 +29,15 @@ def measure(at: Inputs) -> pd.DataFrame:
     product, frames = at.product, []
     for opened in at.opened():
         run = opened.run
-        experts = min(4, 1 << (run.experts.bit_length() - 1))
-        theta, head = (t[:experts] for t in opened.weights(run.updates))
-        fixed = np.stack([at.batch(run, e, product["batch"], 0, "objective") for e in range(experts)])
-        common = (at.engine, run.model, theta, head)
+        n = min(4, 1 << (run.experts.bit_length() - 1))
+        common = (at.engine, opened.experts()[:n])
+        fixed = np.stack([at.batch(run, e, product["batch"], 0, "objective") for e in range(n)])
         variance = separable_variance(*common, fixed, run.settings.eps, product["n_pert"], product["sets"], run.seed)
-        texts = np.stack([at.batch(run, e, product["pool"], 0, "pool") for e in range(experts)])
+        texts = np.stack([at.batch(run, e, product["pool"], 0, "pool") for e in range(n)])
         pool = measure_pool(*common, texts, run.settings.eps, product["coordinates"], product["probes"], run.seed)
-        groups = [g for g in (1, 2, 4) if g <= experts]
+        groups = [g for g in (1, 2, 4) if g <= n]
         split = batch_probe_trade_off(pool, product["product"], product["repeats"], run.seed, groups)
-        where = {"run": run.id, "seed": run.seed, "update": run.updates, "experts": experts}
+        where = {"run": run.id, "seed": run.seed, "update": run.updates, "experts": n}
         frames += [variance.assign(part="variance", **where), split.assign(part="split", **where)]
     return pd.concat(frames, ignore_index=True)
 
@@ -52,9 +50,7 @@ _FLOATS = 1 << 24
 
 def separable_variance(
     engine: Engine,
-    spec: LSTMSpec,
-    theta: Tensor,
-    head: Tensor,
+    experts: Experts,
     tokens: NDArray[np.uint8],
     eps: float,
     n_pert: int,
@@ -64,7 +60,6 @@ def separable_variance(
     """Measure the relative variance of both estimates of the gradient of sum_e L_e, from the same dense probes.
 
     Args:
-        theta: bodies [N, M]; head: [N, V, H], or [1, V, H] shared by all.
         tokens: the fixed batch of each expert [N, B, T + 1].
         eps: perturbation size.
         n_pert: probes per estimate.
@@ -77,26 +72,25 @@ def separable_variance(
     """
     if sets < 2:
         raise ValueError(f"{sets} set of probes gives no standard error; use two or more")
-    experts = theta.shape[0]
-    head = head.expand(experts, -1, -1)
-    exact = exact_gradients(spec, theta, head, tokens)
+    n = len(experts)
+    exact = exact_gradients(experts, tokens)
     stream = Stream.named(seed, "objective", "probe")
     errors = {loss: np.empty(sets) for loss in get_args(Loss)}
     for i in range(sets):
-        probes = Probes(spec, stream, "dense", i, tuple(range(experts)), range(n_pert))
-        losses = engine.losses(spec, theta, head, tokens, probes, [eps] * experts)
+        probes = Probes(experts.spec, stream, "dense", i, tuple(range(n)), range(n_pert))
+        losses = engine.losses(experts, tokens, probes, [eps] * n)
         for loss in get_args(Loss):
-            found = engine.combine(probes, central_differences(losses, [eps] * experts, loss) / n_pert)
-            errors[loss][i] = ((found - exact) ** 2).sum() / (exact**2).sum()
+            gradient = engine.combine(probes, central_differences(losses, [eps] * n, loss) / n_pert)
+            errors[loss][i] = ((gradient - exact) ** 2).sum() / (exact**2).sum()
     own, all_ = errors["independent"], errors["summed"]
     coordinates = exact.size
-    predicted = {"independent": (coordinates / experts - 1) / n_pert, "summed": (coordinates - 1) / n_pert}
+    predicted = {"independent": (coordinates / n - 1) / n_pert, "summed": (coordinates - 1) / n_pert}
     measured = [(loss, errors[loss].mean(), errors[loss].std(ddof=1) / sets**0.5, predicted[loss]) for loss in errors]
     without = (all_.sum() - all_) / (own.sum() - own)  # the ratio with each set left out
     jackknife = ((sets - 1) / sets * ((without - without.mean()) ** 2).sum()) ** 0.5
     measured.append(("ratio", all_.mean() / own.mean(), jackknife, predicted["summed"] / predicted["independent"]))
     rows = pd.DataFrame(measured, columns=["quantity", "measured", "standard_error", "predicted"])
-    return rows.assign(experts=experts, coordinates=coordinates, n_pert=n_pert, sets=sets)
+    return rows.assign(experts=n, coordinates=coordinates, n_pert=n_pert, sets=sets)
 
 
 # ---------------------------------------------------------------------------------------------- batch against probes
@@ -116,9 +110,7 @@ class Pool:
 
 def measure_pool(
     engine: Engine,
-    spec: LSTMSpec,
-    theta: Tensor,
-    head: Tensor,
+    experts: Experts,
     tokens: NDArray[np.uint8],
     eps: float,
     coordinates: int,
@@ -128,30 +120,29 @@ def measure_pool(
     """Perturb `coordinates` random coordinates of each expert and measure its slopes; the others stay fixed.
 
     Args:
-        theta: bodies [N, M]; head: [N, V, H], or [1, V, H] shared by all.
         tokens: the pool of each expert [N, C, T + 1].
     """
-    if not 2 <= coordinates <= spec.size:
-        raise ValueError(f"{coordinates} coordinates of a body that has {spec.size}")
-    experts, pool, time = tokens.shape[0], tokens.shape[1], tokens.shape[2] - 1
-    head = head.expand(experts, -1, -1)
+    size = experts.spec.size
+    if not 2 <= coordinates <= size:
+        raise ValueError(f"{coordinates} coordinates of a body that has {size}")
+    n, pool, time = len(experts), tokens.shape[1], tokens.shape[2] - 1
     words = Stream.named(seed, "trade-off", "probe").words(
-        coordinates, direction=np.arange(probes), expert=np.arange(experts)[:, None]
+        coordinates, direction=np.arange(probes), expert=np.arange(n)[:, None]
     )
     signs = 1 - 2 * (words & 1).astype(np.int8)
-    chunk = max(1, _FLOATS // (2 * max(spec.size, pool * time)))
-    slopes = np.empty((experts, probes, pool))
-    gradients = np.empty((experts, pool, coordinates))
-    for e in range(experts):
-        chosen = Stream.named(seed, "trade-off", "coordinates").permutation(spec.size, expert=e)[:coordinates]
-        gradients[e] = sequence_gradients(spec, theta[e], head[e], tokens[e])[:, chosen]
+    chunk = max(1, _FLOATS // (2 * max(size, pool * time)))
+    slopes = np.empty((n, probes, pool))
+    gradients = np.empty((n, pool, coordinates))
+    for e, expert in enumerate(experts):
+        chosen = Stream.named(seed, "trade-off", "coordinates").permutation(size, expert=e)[:coordinates]
+        gradients[e] = sequence_gradients(expert, tokens[e])[:, chosen]
         for first in range(0, probes, chunk):
             part = signs[e, first : first + chunk]
-            step = torch.zeros(len(part), spec.size, dtype=theta.dtype, device=theta.device)
-            step[:, torch.from_numpy(chosen).to(theta.device)] = eps * torch.from_numpy(part).to(theta)
-            copies = torch.cat([theta[e] + step, theta[e] - step])
+            step = expert.theta.new_zeros(len(part), size)
+            step[:, torch.from_numpy(chosen).to(step.device)] = eps * torch.from_numpy(part).to(step)
+            copies = expert.copies(torch.cat([expert.theta + step, expert.theta - step]))
             batch = np.ascontiguousarray(np.broadcast_to(tokens[e], (len(copies), *tokens.shape[1:])))
-            losses = engine.token_losses(spec, copies, head[e].expand(len(copies), -1, -1), batch).mean(axis=2)
+            losses = engine.token_losses(copies, batch).mean(axis=2)
             slopes[e, first : first + chunk] = (losses[: len(part)] - losses[len(part) :]) / (2 * eps)
     return Pool(signs, slopes, gradients)
 
@@ -193,16 +184,16 @@ def batch_probe_trade_off(
         a = group * coordinates - 1
         means = {batch: errors[batch][i].mean() for batch in batches}
         for batch in batches:
-            n, found = product // batch, errors[batch][i]
+            n, own = product // batch, errors[batch][i]
             rows.append(
                 {
                     "group": group,
                     "coordinates": group * coordinates,
                     "batch": batch,
                     "n_pert": n,
-                    "sets": len(found),
+                    "sets": len(own),
                     "error": means[batch],
-                    "error_se": found.std(ddof=1) / len(found) ** 0.5,
+                    "error_se": own.std(ddof=1) / len(own) ** 0.5,
                     "predicted": a / n + nu / batch + a * nu / (n * batch),
                     "nu": nu,
                     "best_measured": min(means, key=means.__getitem__),

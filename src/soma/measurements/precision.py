@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from soma.forward.engine import Engine
 from soma.forward.precision import PRECISIONS, rounded_products
@@ -21,8 +20,8 @@ from soma.forward.probes import Probes
 from soma.forward.reference import ReferenceEngine
 from soma.forward.torch_engine import TorchEngine
 from soma.measurements.inputs import Inputs
+from soma.models.experts import Experts
 from soma.models.lstm import initialise
-from soma.models.spec import LSTMSpec
 from soma.numerics.rng import Stream
 
 
@@ -30,24 +29,20 @@ def measure(at: Inputs) -> pd.DataFrame:
     """Measure errors at the initial and the trained weights of a run's first expert."""
     opened, device = at.runs[0], torch.device(at.compute.device)
     run, product = opened.run, at.product
-    bodies, heads = opened.weights(run.updates)
-    weights = {
-        "initial": initialise(run.model, Stream.named(run.seed, "seed", "init")),
-        "trained": (bodies[0], heads[0]),
-    }
+    body, head = initialise(run.model, Stream.named(run.seed, "seed", "init"))
+    experts = {"initial": Experts(run.model, body[None], head[None]), "trained": opened.experts()[0]}
     windows = at.windows(run)
     ids = np.linspace(0, len(windows) - 1, product["batch"]).astype(np.int64)
     tokens = windows.crops(ids, np.zeros_like(ids), run.settings.crop)
     stream = Stream.named(run.seed, "precision")
     probes = Probes(run.model, stream, run.settings.probe, 0, (0,), range(product["directions"]))
-    on_device = {name: (body.to(device), head.to(device)) for name, (body, head) in weights.items()}
-    rows = difference_errors(run.model, on_device, tokens, probes, product["eps"], at.engine, TorchEngine(device))
+    on_device = {name: expert.to(device) for name, expert in experts.items()}
+    rows = difference_errors(on_device, tokens, probes, product["eps"], at.engine, TorchEngine(device))
     return rows.assign(run=run.id, update=run.updates)
 
 
 def difference_errors(
-    spec: LSTMSpec,
-    weights: Mapping[str, tuple[Tensor, Tensor]],
+    weights: Mapping[str, Experts],
     tokens: NDArray[np.uint8],
     probes: Probes,
     eps: Sequence[float],
@@ -57,7 +52,7 @@ def difference_errors(
     """Measure relative errors, one row per (weights, precision, eps).
 
     Args:
-        weights: bodies [M] and heads [V, H] by name, such as `initial` and `trained`.
+        weights: one expert by the name of its weights, such as `initial` and `trained`.
         tokens: one batch [B, T + 1].
         probes: the directions of one expert.
         engine: the engine that trains; its own error is reported beside the emulated ones.
@@ -68,17 +63,17 @@ def difference_errors(
     """
     reference = ReferenceEngine()
     rows: list[dict[str, Any]] = []
-    for name, (body, head) in weights.items():
+    for name, expert in weights.items():
         for step in eps:
-            arguments = (spec, body[None], head[None], tokens[None], probes, [step])
+            arguments = (expert, tokens[None], probes, [step])
             exact = _differences(reference.losses(*arguments))
             measured = {f"{engine.name} engine": _differences(engine.losses(*arguments))}
             for precision in PRECISIONS:
                 with rounded_products(precision):
                     label = precision if precision == "fp32" else f"{precision} (emulated)"
                     measured[label] = _differences(portable.losses(*arguments))
-            for label, found in measured.items():
-                error = float(np.sqrt(((found - exact) ** 2).mean() / (exact**2).mean()))
+            for label, differences in measured.items():
+                error = float(np.sqrt(((differences - exact) ** 2).mean() / (exact**2).mean()))
                 row = {"weights": name, "precision": label, "eps": step, "error": error, "directions": len(exact)}
                 rows.append(row)
     return pd.DataFrame(rows)

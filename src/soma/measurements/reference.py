@@ -1,6 +1,6 @@
 """Error of real estimates against a backpropagation reference on a separate large batch (Figure 5, Table 8, C7).
 
-Shapes: N experts, B sequences, T predicted bytes, M body parameters, V bytes, H embedding width.
+Shapes: N experts, B sequences, T predicted bytes, M body parameters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from soma.accounting.machine import device_name
 from soma.estimators.spsa import estimate
@@ -22,7 +21,7 @@ from soma.forward.engine import Engine
 from soma.forward.probes import ProbeKind, Probes
 from soma.measurements.gradients import exact_gradients
 from soma.measurements.inputs import Inputs
-from soma.models.spec import LSTMSpec
+from soma.models.experts import Experts
 from soma.numerics.rng import Stream
 from soma.runs import RunSpec
 
@@ -34,12 +33,9 @@ def measure(at: Inputs) -> pd.DataFrame:
         run = opened.run
         batches = partial(_batch, at, run)
         for update in at.updates(run):
-            theta, head = opened.weights(update)
             rows = estimate_errors(
                 at.engine,
-                run.model,
-                theta,
-                head,
+                opened.experts(update),
                 batches,
                 [tuple(setting) for setting in product["settings"]],
                 product["repeats"],
@@ -64,9 +60,7 @@ Batches = Callable[[int, int], NDArray[np.uint8]]
 
 def estimate_errors(
     engine: Engine,
-    spec: LSTMSpec,
-    theta: Tensor,
-    head: Tensor,
+    experts: Experts,
     batches: Batches,
     settings: Sequence[tuple[int, int]],
     repeats: int,
@@ -84,7 +78,6 @@ def estimate_errors(
     so that settings are compared on common data and probes.
 
     Args:
-        theta: bodies [N, M]; head: [N, V, H], or [1, V, H] shared by all.
         settings: pairs of n_pert and B. A B above the base batch is accumulated, with n_pert directions for each base
             batch, as in training; one below it takes the first B sequences.
         repeats: estimates per setting, at least two.
@@ -107,9 +100,9 @@ def estimate_errors(
     for sequences in (reference_sequences, *(b for _, b in settings if b > base)):
         if sequences < 1 or sequences % base:
             raise ValueError(f"{sequences} sequences are no whole number of batches of {base}")
-    heads = head.expand(theta.shape[0], -1, -1)
+    n = len(experts)
     each = reference_sequences // base
-    references = [_reference(spec, theta, heads, batches, range(i * each, (i + 1) * each), dtype) for i in (0, 1)]
+    references = [_reference(experts, batches, range(i * each, (i + 1) * each), dtype) for i in (0, 1)]
     reference = (references[0] + references[1]) / 2
     stream = Stream.named(seed, "reference", "probe")
     most = max(max(1, b // base) for _, b in settings)
@@ -120,26 +113,27 @@ def estimate_errors(
         first = 2 * each + repeat * most
         tokens = [np.ascontiguousarray(batches(e, first + a)[:batch])[None] for a in range(accumulation)]
         probes = [
-            Probes(spec, stream, kind, repeat, (e,), range(a * n_pert, (a + 1) * n_pert)) for a in range(accumulation)
+            Probes(experts.spec, stream, kind, repeat, (e,), range(a * n_pert, (a + 1) * n_pert))
+            for a in range(accumulation)
         ]
         start = clock()
-        found = estimate(engine, spec, theta[e : e + 1], heads[e : e + 1], tokens, probes, [eps])
-        return found.gradient[0], clock() - start
+        gradient = estimate(engine, experts[e], tokens, probes, [eps]).gradient[0]
+        return gradient, clock() - start
 
     rows: list[dict[str, Any]] = []
     for n_pert, batch in settings:
         step(0, 0, n_pert, batch)
-        errors, seconds = np.zeros(repeats), np.empty((repeats, theta.shape[0]))
+        errors, seconds = np.zeros(repeats), np.empty((repeats, n))
         for repeat in range(repeats):
-            for e in range(theta.shape[0]):
-                found, seconds[repeat, e] = step(e, repeat, n_pert, batch)
-                errors[repeat] += ((found - reference[e]) ** 2).sum() / (reference**2).sum()
+            for e in range(n):
+                gradient, seconds[repeat, e] = step(e, repeat, n_pert, batch)
+                errors[repeat] += ((gradient - reference[e]) ** 2).sum() / (reference**2).sum()
         rows.append(
             {
                 "n_pert": n_pert,
                 "batch": batch,
                 "accumulation": max(1, batch // base),
-                "experts": theta.shape[0],
+                "experts": n,
                 "repeats": repeats,
                 "error": errors.mean(),
                 "error_se": errors.std(ddof=1) / repeats**0.5,
@@ -157,12 +151,10 @@ def cosine_distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     return float(1 - (a * b).sum() / ((a**2).sum() * (b**2).sum()) ** 0.5)
 
 
-def _reference(
-    spec: LSTMSpec, theta: Tensor, heads: Tensor, batches: Batches, indices: range, dtype: torch.dtype
-) -> NDArray[np.float64]:
+def _reference(experts: Experts, batches: Batches, indices: range, dtype: torch.dtype) -> NDArray[np.float64]:
     """Compute the exact gradient on all these batches together, [N, M]."""
-    out = np.empty(tuple(theta.shape))
-    for e in range(theta.shape[0]):
+    gradients = []
+    for e, expert in enumerate(experts):
         tokens = np.concatenate([batches(e, i) for i in indices])[None]
-        out[e] = exact_gradients(spec, theta[e : e + 1], heads[e : e + 1], tokens, dtype)[0]
-    return out
+        gradients.append(exact_gradients(expert, tokens, dtype))
+    return np.concatenate(gradients)

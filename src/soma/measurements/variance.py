@@ -3,7 +3,7 @@
 The ensemble's estimate from probe j concatenates the experts' estimates, x_j = (D_ej z_ej) over experts e, with D_ej
 the central difference of expert e's own loss.
 
-Shapes: N experts, J single probes, B sequences, T predicted bytes, M body parameters, V bytes, H embedding width.
+Shapes: N experts, J single probes, B sequences, T predicted bytes, M body parameters.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from soma.estimators.spsa import central_differences
 from soma.evaluation.published import Published
@@ -24,6 +23,7 @@ from soma.forward.probes import ProbeKind, Probes
 from soma.forward.torch_engine import TorchEngine
 from soma.measurements.gradients import exact_gradients
 from soma.measurements.inputs import Inputs
+from soma.models.experts import Experts
 from soma.models.spec import LSTMSpec
 from soma.numerics.rng import Stream
 
@@ -48,18 +48,14 @@ def _of_run(at: Inputs, opened: Published) -> Iterator[pd.DataFrame]:
         "fp64": (double, product["probes"]),
     }
     for update in at.updates(run):
-        theta, head = opened.weights(update)
-        rows = ensemble_variance(
-            run.model, theta, head, chunks, engines, run.settings.eps, product["n_pert"], run.seed, run.settings.probe
-        )
+        experts, s = opened.experts(update), run.settings
+        rows = ensemble_variance(experts, chunks, engines, s.eps, product["n_pert"], run.seed, s.probe)
         sizes = {"coordinates": run.experts * run.model.size, "parameters": run.parameters}
         yield rows.assign(run=run.id, seed=run.seed, update=update, **sizes)
 
 
 def ensemble_variance(
-    spec: LSTMSpec,
-    theta: Tensor,
-    head: Tensor,
+    experts: Experts,
     chunks: NDArray[np.uint8],
     engines: Mapping[str, tuple[Engine, int]],
     eps: float,
@@ -70,7 +66,6 @@ def ensemble_variance(
     """Measure the variance at fixed weights on fixed text, one row per (chunk, precision, n_pert).
 
     Args:
-        theta: bodies [N, M]; head: [N, V, H], or [1, V, H] shared by all.
         chunks: bytes [chunks, N, B, T + 1], one batch per expert.
         engines: engine by name of its precision, with the number J of single probes that it measures. All use the first
             J of the same probes on a chunk.
@@ -85,35 +80,35 @@ def ensemble_variance(
         `predicted`: the formula of section 6 summed over experts; for Gaussian probes, with 3 as the fourth moment in
             place of a sign's.
     """
-    experts = theta.shape[0]
-    head = head.expand(experts, -1, -1)
+    spec, n = experts.spec, len(experts)
     stream = Stream.named(seed, "variance", "probe")
     q = activity(spec, kind)
     fourth = np.full(spec.size, 3.0) if kind == "gaussian" else q  # E z^4
     rows: list[dict[str, Any]] = []
     for chunk, tokens in enumerate(np.ascontiguousarray(chunks)):
-        exact = exact_gradients(spec, theta, head, tokens)
+        exact = exact_gradients(experts, tokens)
         norm = (exact**2).sum()
         predicted = ((fourth + q * (q.sum() - 2 * q)) * exact**2).sum() / norm
         for precision, (engine, count) in engines.items():
-            probes = Probes(spec, stream, kind, chunk, tuple(range(experts)), range(count))
-            losses = engine.losses(spec, theta, head, tokens, probes, [eps] * experts)
-            slopes = central_differences(losses, [eps] * experts)
+            probes = Probes(spec, stream, kind, chunk, tuple(range(n)), range(count))
+            losses = engine.losses(experts, tokens, probes, [eps] * n)
+            slopes = central_differences(losses, [eps] * n)
             single = _squared_errors(engine, probes, slopes, q * exact, 1) / norm
-            for n in n_perts:
-                grouped = _squared_errors(engine, probes, slopes, q * exact, n) / norm if count % n == 0 else single[:0]
+            for n_pert in n_perts:
+                whole = count % n_pert == 0
+                grouped = _squared_errors(engine, probes, slopes, q * exact, n_pert) / norm if whole else single[:0]
                 rows.append(
                     {
                         "chunk": chunk,
                         "precision": precision,
-                        "experts": experts,
-                        "n_pert": n,
+                        "experts": n,
+                        "n_pert": n_pert,
                         "probes": count,
-                        "variance": single.mean() / n,
-                        "variance_se": _standard_error(single) / n,
+                        "variance": single.mean() / n_pert,
+                        "variance_se": _standard_error(single) / n_pert,
                         "grouped": grouped.mean() if len(grouped) else float("nan"),
                         "grouped_se": _standard_error(grouped),
-                        "predicted": predicted / n,
+                        "predicted": predicted / n_pert,
                     }
                 )
     return pd.DataFrame(rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from soma.config.training import Difference
+from soma.config.training import FiniteDifference
 from soma.models.spec import VOCABULARY, LSTMSpec
 
 
@@ -19,7 +19,7 @@ def operations_per_token(spec: LSTMSpec) -> int:
     return 2 * (body + projections + VOCABULARY * spec.embedding)
 
 
-def spsa_forwards(n_pert: int, difference: Difference) -> int:
+def spsa_forwards(n_pert: int, difference: FiniteDifference) -> int:
     """Count the forwards of a batch: one per side of a direction that is used, and one at the weights if used."""
     sides = 2 if difference in ("central", "curvature") else 1
     return sides * n_pert + (difference != "central")

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from soma.models.experts import Experts
 from soma.models.spec import VOCABULARY, LSTMSpec
 from soma.numerics.rng import Stream
 
@@ -41,25 +42,23 @@ def initialise(spec: LSTMSpec, stream: Stream) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(theta.astype(np.float32)), torch.from_numpy(head.astype(np.float32))
 
 
-def hidden(
-    spec: LSTMSpec, theta: Tensor, head: Tensor, inputs: Tensor, state: State | None = None
-) -> tuple[Tensor, State]:
+def hidden(experts: Experts, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State]:
     """Compute the outputs of the body before the decoder.
 
     Args:
-        theta: flat bodies [P, M].
-        head: tied embeddings [P, V, H].
+        experts: P copies.
         inputs: bytes [P, B, T], any integer dtype.
         state: state after the preceding bytes; None is the zero state that every window starts from.
 
     Returns:
         hidden [P, B, T, H], whose product with the head gives the logits of the next byte, and the state after T bytes.
     """
-    w = tensors(spec, theta)
+    spec = experts.spec
+    w = tensors(spec, experts.theta)
     p, b, t = inputs.shape
     d = spec.width
-    copies = torch.arange(p, device=head.device)[:, None, None]
-    x = head[copies, inputs.long()].reshape(p, b * t, -1)
+    copies = torch.arange(p, device=experts.head.device)[:, None, None]
+    x = experts.head[copies, inputs.long()].reshape(p, b * t, -1)
     if spec.projected:
         x = x @ w["project_in"].transpose(1, 2)
     after: State = []

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from soma.errors import SomaError
+from soma.numerics.groups import rank_within
 from soma.numerics.rng import Stream
 
 _BLOCK = 4096
@@ -171,18 +172,8 @@ def _round(s_NK: NDArray[np.float32], prices_K: NDArray[np.float32]) -> NDArray[
         here = s_NK[rows, labels_N[rows]] - prices_K[labels_N[rows]]
         order = np.argsort(here - there.max(axis=1), kind="stable")
         rows, destination = rows[order], destination[order]
-        leaving = _rank(labels_N[rows]) < (sizes_K - capacity_K)[labels_N[rows]]
+        leaving = rank_within(labels_N[rows]) < (sizes_K - capacity_K)[labels_N[rows]]
         rows, destination = rows[leaving], destination[leaving]
-        entering = _rank(destination) < (capacity_K - sizes_K)[destination]
+        entering = rank_within(destination) < (capacity_K - sizes_K)[destination]
         labels_N[rows[entering]] = destination[entering]
     return labels_N
-
-
-def _rank(groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count the earlier elements of the same group."""
-    order = np.argsort(groups, kind="stable")
-    counts = np.bincount(groups)
-    starts = np.cumsum(counts) - counts
-    rank = np.empty(len(groups), np.int64)
-    rank[order] = np.arange(len(groups)) - starts[groups[order]]
-    return rank

@@ -14,7 +14,8 @@ from soma.data.sets import EvaluationSet
 from soma.evaluation.documents import Role, evaluate_run, open_set
 from soma.evaluation.published import Published, Routers
 from soma.files.atomic import atomic_path, read_json
-from soma.forward.engine import Engine, create
+from soma.forward.engine import Engine
+from soma.forward.registry import create
 
 
 def evaluate(
@@ -49,5 +50,5 @@ def evaluate_runs(
     for entry in entries:
         opened, active = Published.open(entry, runs, milestones=True), entry["active"]
         selected = routers.select(opened.run, data, max(active))
-        frames.append(evaluate_run(opened.run, opened.checkpoints, opened.shared_head, selected, data, engine, active))
+        frames.append(evaluate_run(opened, selected, data, engine, active))
     return pd.concat(frames, ignore_index=True)

@@ -154,9 +154,9 @@ def _file(name: str, run: RunSpec) -> str:
 def _checked(path: Path, run: RunSpec, part: str, experts: Sequence[int]) -> dict[str, Tensor]:
     """Return the tensors of a file, after checking that it belongs to the run and has those of the experts."""
     loaded, facts = load_tensors(path)
-    found = f"{facts.get('run')}/{facts.get('part')}"
-    if found != f"{run.id}/{part}":
-        raise SomaError(f"{path} holds {found}, not {run.id}/{part}; delete it and run its rule again.")
+    held = f"{facts.get('run')}/{facts.get('part')}"
+    if held != f"{run.id}/{part}":
+        raise SomaError(f"{path} holds {held}, not {run.id}/{part}; delete it and run its rule again.")
     shapes = {"body": (run.body_size,), "head": (256, run.settings.embedding)}
     kinds = ("body", "head")[: 1 + run.trains_head]
     for expert, update, iterate, tensor in itertools.product(experts, run.milestones, ITERATES, kinds):

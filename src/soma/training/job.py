@@ -23,11 +23,13 @@ from soma.errors import SomaError
 from soma.files.atomic import atomic_path, read_json, write_json
 from soma.files.hashes import sha256_file, sha256_json
 from soma.forward import distributed
-from soma.forward.engine import Engine, create
+from soma.forward.engine import Engine
+from soma.forward.registry import create
+from soma.models.experts import Experts
 from soma.routing.shards import Shards
 from soma.runs import RunSpec, part_experts
 from soma.training.checkpoint import LEG, MILESTONES, WEIGHTS, Checkpoints, publish
-from soma.training.learner import Shard, Start, learner_of
+from soma.training.learner import Group, Shard, Start, learner_of
 from soma.training.loop import (
     HISTORY_COLUMNS,
     Interrupted,
@@ -107,8 +109,7 @@ def trainer_of(run: RunSpec, part: str, files: Files, engine: Engine, device: to
     step = round(1 / run.subset)
     own = [Shard(opened.train(run.shard(e))[::step], opened.validation(run.shard(e))) for e in experts]
     start = _start(run, part, files)
-    learner = learner_of(run.settings.method)(run, experts, windows, own, engine, device, start)
-    return Trainer(run, experts, windows, own, learner)
+    return Trainer(learner_of(run.settings.method)(Group(run, experts, windows, own), engine, device, start))
 
 
 def repeats(run: RunSpec, engine: Engine) -> Literal["bytes", "digits"]:
@@ -121,7 +122,7 @@ def _train(
 ) -> None:
     engine = create(how.engine, how.device)
     if distributed.workers() > 1:
-        engine = distributed.DistributedEngine(engine, how.exchange)
+        engine = distributed.DistributedEngine(engine)
     facts = facts_of(run, part, files, engine.name)
     trainer = trainer_of(run, part, files, engine, device)
     identity = sha256_json(facts)
@@ -232,9 +233,8 @@ def _start(run: RunSpec, part: str, files: Files) -> Start | None:
     head = _other_head(run, files)
     heads = Checkpoints.open(_source(run, run.head_from, head), {head.name: head}) if head else opened
     weights = opened.bodies(source.updates, "last"), heads.heads(heads.run.updates, "last")
-    if not continues:
-        return Start(*weights)
-    return Start(*weights, opened.memory(), source.updates)
+    experts = Experts.of(run.model, *weights)
+    return Start(experts, opened.memory(), source.updates) if continues else Start(experts)
 
 
 def _started_from(run: RunSpec, part: str, files: Files) -> list[Path]:

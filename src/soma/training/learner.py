@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
-from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from soma.data.windows import Windows, random_crops
 from soma.forward.engine import Engine
+from soma.models.experts import Experts
 from soma.models.lstm import initialise
 from soma.numerics.rng import Stream
 from soma.runs import RunSpec
@@ -28,25 +29,12 @@ Scheduled = Callable[[float], list[float]]
 """Maps an initial lr or eps to its current value for each expert of the group."""
 
 
-class Windows(Protocol):
-    """Source of training bytes."""
-
-    def crops(self, ids: NDArray[Any], offsets: NDArray[Any], length: int) -> NDArray[np.uint8]:
-        """Read bytes [n, length + 1]: inputs and targets of `length` predictions from an offset inside each window."""
-
-    @property
-    def text(self) -> NDArray[np.uint8]:
-        """All bytes of the training text."""
-
-
 @dataclass(frozen=True)
 class Start:
     """Initial weights of experts."""
 
-    body: Tensor
-    """Bodies [E, M], or [1, M] for all."""
-    head: Tensor
-    """Heads [E, V, H], or [1, V, H] for all."""
+    experts: Experts
+    """The group's experts, or one that all start from."""
     memory: dict[str, Tensor] = field(default_factory=dict)
     """Optimiser moments of a continued run, as in `Learner.memory`."""
     updates: int = 0
@@ -59,6 +47,18 @@ class Shard:
 
     train: NDArray[np.uint32]
     validation: NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The experts of a run that one process trains in lockstep, and their text."""
+
+    run: RunSpec
+    experts: range
+    """Numbers of the experts."""
+    windows: Windows
+    shards: Sequence[Shard]
+    """One for each expert."""
 
 
 class Learner(ABC):
@@ -74,6 +74,15 @@ class Learner(ABC):
     """For each expert a SHA-256 of all its draws so far, `data` and `probes`: equal at an update if and only if all
     earlier draws were equal. Kept for methods that are compared on paired draws."""
 
+    def __init__(self, group: Group, engine: Engine, device: torch.device, start: Start | None = None) -> None:
+        """Begin with weights from `start`, or random ones if it is None."""
+        self.group, self.run, self.engine, self.device = group, group.run, engine, device
+        self.begin(start)
+
+    @abstractmethod
+    def begin(self, start: Start | None) -> None:
+        """Set `weights`, `memory` and `chains` to those before the first update."""
+
     @abstractmethod
     def step(self, update: int, scheduled: Scheduled) -> NDArray[np.float64]:
         """Take update number `update` (from 0) and return its training loss, nats per byte, [E]."""
@@ -86,52 +95,42 @@ class Learner(ABC):
 class LSTMLearner(Learner):
     """LSTM experts with Adam; subclasses compute the gradient."""
 
-    def __init__(
-        self,
-        run: RunSpec,
-        experts: range,
-        windows: Windows,
-        shards: list[Shard],
-        engine: Engine,
-        device: torch.device,
-        start: Start | None = None,
-    ) -> None:
-        """Initialise the experts of the group.
+    experts: Experts
+    """The current iterate; its tensors are changed in place."""
 
-        Args:
-            shards: one per expert of the group.
-            start: None initialises at random.
-        """
-        self.run, self.experts, self.windows, self.shards, self.engine = run, experts, windows, shards, engine
-        self.device = device
+    def begin(self, start: Start | None) -> None:
+        run, n = self.run, len(self.group.experts)
         self._batches = Stream.named(run.seed, run.kind, "batch")
         s = run.settings
         self._body_rule = Adam(s.beta1, s.beta2, s.delta, s.weight_decay)
         self._head_rule = Adam(s.beta1, s.beta2, s.delta, 0.0)
         if start is None:
             body, head = initialise(run.model, Stream.named(run.seed, run.kind, "init"))
-            start = Start(body[None], head[None])
+            start = Start(Experts(run.model, body[None], head[None]))
         self.taken = start.updates
-        self.chains = [{"data": "", "probes": ""} for _ in experts]
-        body, head = (t.to(device).expand(len(experts), *t.shape[1:]) for t in (start.body, start.head))
-        self.theta = body.clone(memory_format=torch.contiguous_format)
-        self.head = head.clone(memory_format=torch.contiguous_format) if run.trains_head else head
-        self.weights = {"body": self.theta} | ({"head": self.head} if run.trains_head else {})
+        self.chains = [{"data": "", "probes": ""} for _ in self.group.experts]
+        first = start.experts.to(self.device)
+        theta = first.theta.expand(n, -1).clone(memory_format=torch.contiguous_format)
+        head = first.head.expand(n, -1, -1)
+        if run.trains_head:
+            head = head.clone(memory_format=torch.contiguous_format)
+        self.experts = Experts(run.model, theta, head)
+        self.weights = {"body": theta} | ({"head": head} if run.trains_head else {})
         self.memory = {
             f"{name}.{moment}": torch.zeros_like(tensor) for name, tensor in self.weights.items() for moment in "mv"
-        } | {name: tensor.to(device, copy=True) for name, tensor in start.memory.items()}
+        } | {name: tensor.to(self.device, copy=True) for name, tensor in start.memory.items()}
 
     def step(self, update: int, scheduled: Scheduled) -> NDArray[np.float64]:
         s = self.run.settings
         batches = [self._batch(update, a) for a in range(s.accumulation)]
-        for i in range(len(self.experts)):
+        for i in range(len(self.group.experts)):
             self._chain(i, "data", *(batch[i].tobytes() for batch in batches))
         body, head, loss = self.gradients(update, batches, scheduled)
         rates = torch.tensor(scheduled(s.lr), device=self.device)
-        self._apply("body", self.theta, body, self._body_rule, update, rates[:, None])
+        self._apply("body", body, self._body_rule, update, rates[:, None])
         if head is not None:
             # The head's rate is reduced with the body's.
-            self._apply("head", self.head, head, self._head_rule, update, (rates * (s.head_lr / s.lr))[:, None, None])
+            self._apply("head", head, self._head_rule, update, (rates * (s.head_lr / s.lr))[:, None, None])
         return loss
 
     @abstractmethod
@@ -143,12 +142,11 @@ class LSTMLearner(Learner):
         """
 
     def token_losses(self, expert: int, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
-        own = slice(expert, expert + 1)
-        return self.engine.token_losses(self.run.model, self.theta[own], self.head[own], tokens[None])[0]
+        return self.engine.token_losses(self.experts[expert], tokens[None])[0]
 
-    def _apply(self, name: str, weights: Tensor, gradient: Tensor, rule: Adam, update: int, lr: Tensor) -> None:
+    def _apply(self, name: str, gradient: Tensor, rule: Adam, update: int, lr: Tensor) -> None:
         steps = self.taken + update + 1
-        rule.step(weights, gradient, self.memory[f"{name}.m"], self.memory[f"{name}.v"], steps, lr)
+        rule.step(self.weights[name], gradient, self.memory[f"{name}.m"], self.memory[f"{name}.v"], steps, lr)
 
     def _chain(self, expert: int, what: str, *drawn: bytes) -> None:
         """Add a draw of an expert of the group to its chain."""
@@ -159,19 +157,13 @@ class LSTMLearner(Learner):
 
     def _batch(self, update: int, accumulation: int) -> NDArray[np.uint8]:
         """Draw random crops of random windows of each expert's shard; uint8 [E, B, T + 1]."""
-        s = self.run.settings
-        u = self._batches.uniform(2 * s.batch, direction=accumulation, update=update, expert=np.array(self.experts))
-        offsets = (u[:, 1::2] * (self.run.window - s.crop + 1)).astype(np.int64)
-        return np.stack(
-            [
-                self.windows.crops(shard.train[(u[i, 0::2] * len(shard.train)).astype(np.int64)], offsets[i], s.crop)
-                for i, shard in enumerate(self.shards)
-            ]
+        s, group = self.run.settings, self.group
+        draws = self._batches.uniform(
+            2 * s.batch, direction=accumulation, update=update, expert=np.array(group.experts)
         )
+        pairs = zip(group.shards, draws, strict=True)
+        return np.stack([random_crops(group.windows, shard.train, u, self.run.window, s.crop) for shard, u in pairs])
 
-
-Make = Callable[[RunSpec, range, Windows, list[Shard], Engine, torch.device, Start | None], Learner]
-"""Makes a learner from run, experts, windows, shards, engine, device and start."""
 
 LEARNERS = {
     "spsa": "soma.training.methods.spsa:SPSALearner",
@@ -181,7 +173,7 @@ LEARNERS = {
 """Class of each method. Imported when used, so that training by one method does not depend on the code of others."""
 
 
-def learner_of(method: str) -> Make:
+def learner_of(method: str) -> type[Learner]:
     """Import the class of a method."""
-    made: Make = resolve_name(LEARNERS[method])
-    return made
+    learner: type[Learner] = resolve_name(LEARNERS[method])
+    return learner

@@ -28,7 +28,7 @@ from soma.errors import SomaError
 from soma.numerics import exact
 from soma.runs import ITERATES, RunSpec
 from soma.training.checkpoint import LEG, MEMORY, load_tensors, save_tensors, tensor_name
-from soma.training.learner import Learner, Shard, Windows
+from soma.training.learner import Learner
 from soma.training.plateau import PlateauState, observe, scheduled
 
 log = logging.getLogger("soma.train")
@@ -85,12 +85,11 @@ class Interrupted(Exception):
 class Trainer:
     """Trainer of one group of experts of one run."""
 
-    def __init__(self, run: RunSpec, experts: range, windows: Windows, shards: list[Shard], learner: Learner) -> None:
-        """Take `shards`, one per expert of the group, and a learner with the same experts."""
-        self.run, self.experts, self.windows, self.shards, self.learner = run, experts, windows, shards, learner
+    def __init__(self, learner: Learner) -> None:
+        self.learner, self.group, self.run = learner, learner.group, learner.run
         self.progress = Progress(
             average={name: tensor.clone() for name, tensor in learner.weights.items()},
-            schedule=[PlateauState()] * len(experts),
+            schedule=[PlateauState()] * len(self.group.experts),
         )
 
     def train(
@@ -172,7 +171,7 @@ class Trainer:
         for weights in self.learner.weights.values():
             finite &= torch.isfinite(weights).flatten(1).all(dim=1).cpu().numpy()
         if not finite.all():
-            bad = ", ".join(str(e) for e, good in zip(self.experts, finite, strict=True) if not good)
+            bad = ", ".join(str(e) for e, good in zip(self.group.experts, finite, strict=True) if not good)
             raise Diverged(
                 f"{self.run.id}: the loss of expert {bad} is not finite at update {progress.update}; lower lr or eps."
             )
@@ -185,9 +184,9 @@ class Trainer:
     def _validate(self, loss: NDArray[np.float64]) -> None:
         """Measure the expert-validation loss of the last iterate and update the schedule."""
         s, progress, chains = self.run.settings, self.progress, self.learner.chains
-        for i, (expert, shard) in enumerate(zip(self.experts, self.shards, strict=True)):
+        for i, (expert, shard) in enumerate(zip(self.group.experts, self.group.shards, strict=True)):
             ids = np.asarray(shard.validation[: s.plateau.windows])
-            tokens = self.windows.crops(ids, np.zeros(len(ids), np.int64), self.run.window)
+            tokens = self.group.windows.crops(ids, np.zeros(len(ids), np.int64), self.run.window)
             measured = float(exact.mean(self.learner.token_losses(i, tokens)[None])[0])
             lr, eps = (scheduled(s.plateau, progress.schedule[i], x) for x in (s.lr, s.eps))
             progress.history.append((progress.update, expert, float(loss[i]), measured, lr, eps))
@@ -197,7 +196,7 @@ class Trainer:
     def _keep(self, update: int) -> None:
         """Keep the weights as those of an update, and the optimiser state if others continue the run."""
         progress = self.progress
-        for i, expert in enumerate(self.experts):
+        for i, expert in enumerate(self.group.experts):
             for name, weights in self.learner.weights.items():
                 versions = dict(zip(ITERATES, (weights, progress.average[name]), strict=True))
                 for iterate, tensor in versions.items():
@@ -221,9 +220,9 @@ class Trainer:
                 self._keep(milestone)
 
     def _report(self, loss: NDArray[np.float64], rate: float) -> None:
-        s, progress, total = self.run.settings, self.progress, self.run.updates
+        s, progress, total, experts = self.run.settings, self.progress, self.run.updates, self.group.experts
         validation = f" · expert validation {progress.history[-1][3]:.4f}" if progress.history else ""
-        group = f"{self.experts[0]}" if len(self.experts) == 1 else f"{self.experts[0]}-{self.experts[-1]}"
+        group = f"{experts[0]}" if len(experts) == 1 else f"{experts[0]}-{experts[-1]}"
         notes = f" · {self.learner.notes}" if self.learner.notes else f" · lr {self._scheduled(s.lr)[0]:.3g}"
         log.info(
             f"{self.run.id} expert {group}: update {progress.update}/{total} ({100 * progress.update / total:.0f} %) · "
@@ -267,7 +266,8 @@ def restore_state(path: Path, trainer: Trainer, identity: str) -> bool:
     progress.ledger = Ledger.from_json(facts["ledger"])
     progress.drawn = [(data, probes) for data, probes in facts["drawn"]]
     progress.kept = _group(tensors, "kept")
-    progress.leg = State(_group(tensors, "leg"), facts["leg"]) if facts["leg"] else None
+    leg = facts.get("leg")  # missing in states from before legs existed, which are of runs without one
+    progress.leg = State(_group(tensors, "leg"), leg) if leg else None
     for name, tensor in _group(tensors, "average").items():
         progress.average[name].copy_(tensor)
     log.info(f"continuing after update {progress.update}")

@@ -26,7 +26,7 @@ from soma.workflow import meaning
 from soma.workflow.meaning import Meaning
 
 LEARNERS = "soma.training.learner.LEARNERS"
-ENGINES = "soma.forward.engine.ENGINES"
+ENGINES = "soma.forward.registry.ENGINES"
 RUNNERS = "soma.inference.model.RUNNERS"
 LOADERS = "soma.data.sources.LOADERS"
 

@@ -45,9 +45,7 @@ def evaluation(campaign: Campaign, run: str, role: Role, rows: Path) -> Agreemen
     recorded = _recorded(rows, part, sample)
     active = sorted(int(k) for k in recorded["k"].unique())
     selected = _selected(campaign, part, sample, max(active))
-    here = document_losses(
-        opened.run, opened.checkpoints, opened.shared_head, selected, sample, engine, active, part.run.updates, "last"
-    )
+    here = document_losses(opened, selected, sample, engine, active, part.run.updates, "last")
     _compare(recorded, here, agreement, part.run.updates)
     return agreement
 

@@ -19,7 +19,8 @@ from soma.errors import SomaError
 from soma.evaluation.published import Routers
 from soma.files.atomic import read_json
 from soma.files.hashes import sha256_file
-from soma.forward.engine import Engine, create
+from soma.forward.engine import Engine
+from soma.forward.registry import create
 from soma.runs import RunSpec, part_experts
 from soma.steps.train import check_text
 from soma.training.checkpoint import LEG, MILESTONES, WEIGHTS

@@ -16,5 +16,5 @@ class BPTTLearner(LSTMLearner):
     def gradients(
         self, update: int, batches: list[NDArray[np.uint8]], scheduled: Scheduled
     ) -> tuple[Tensor, Tensor | None, NDArray[np.float64]]:
-        body, head, loss = bptt.gradient(self.run.model, self.theta, self.head, batches, self.run.settings.head_path)
+        body, head, loss = bptt.gradient(self.experts, batches, self.run.settings.head_path)
         return body, head if self.run.trains_head else None, loss

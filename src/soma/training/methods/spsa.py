@@ -24,25 +24,23 @@ class SPSALearner(LSTMLearner):
     ) -> tuple[Tensor, Tensor | None, NDArray[np.float64]]:
         s = self.run.settings
         stream = Stream.named(self.run.seed, self.run.kind, "probe")
+        numbers = self.group.experts
         number, side = spsa.turn(s.difference, update)
         probes = [
-            Probes(
-                self.run.model, stream, s.probe, number, tuple(self.experts), range(a * s.n_pert, (a + 1) * s.n_pert)
-            )
+            Probes(self.run.model, stream, s.probe, number, tuple(numbers), range(a * s.n_pert, (a + 1) * s.n_pert))
             for a in range(s.accumulation)
         ]
-        for i, expert in enumerate(self.experts):
+        for i, expert in enumerate(numbers):
             addresses = (repr((p.stream.key, p.kind, p.update, expert, p.directions)) for p in probes)
             self._chain(i, "probes", *(address.encode() for address in addresses))
         estimate = spsa.estimate(
-            self.engine, self.run.model, self.theta, self.head, batches, probes, scheduled(s.eps),
-            s.loss, s.difference, side,
-        )  # fmt: skip
+            self.engine, self.experts, batches, probes, scheduled(s.eps), s.loss, s.difference, side
+        )
         body = torch.from_numpy(estimate.gradient.astype(np.float32)).to(self.device)
         return body, self._head_gradient(batches) if self.run.trains_head else None, estimate.loss
 
     def _head_gradient(self, batches: list[NDArray[np.uint8]]) -> Tensor:
-        total = torch.zeros_like(self.head)
+        total = torch.zeros_like(self.experts.head)
         for tokens in batches:
-            total += self.engine.head_gradient(self.run.model, self.theta, self.head, tokens)
+            total += self.engine.head_gradient(self.experts, tokens)
         return total / len(batches)

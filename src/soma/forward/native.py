@@ -1,0 +1,58 @@
+"""Compiled libraries of the package, one for each instruction set; a machine takes the fastest that it runs."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+
+from soma.errors import SomaError
+
+INSTRUCTION_SETS = ("avx512", "avx2", "plain")
+"""Instruction sets from the fastest to the one that every machine has."""
+
+Load = Callable[[str], ctypes.CDLL | None]
+"""Returns the library for an instruction set; None if it was not built or this processor lacks the instructions."""
+
+
+def fastest(load: Load, library: str, setting: str) -> tuple[str, ctypes.CDLL]:
+    """Return the best instruction set, or that in SOMA_CPU_ISA, and its library.
+
+    Args:
+        library, setting: name of the library, and of the setting that avoids it, in messages.
+
+    Raises:
+        SomaError: if the library was not built, or the processor lacks the instructions.
+    """
+    wanted = os.environ.get("SOMA_CPU_ISA")
+    if wanted is not None and wanted not in INSTRUCTION_SETS:
+        raise SomaError(f"SOMA_CPU_ISA is `{wanted}`; use one of {', '.join(INSTRUCTION_SETS)}.")
+    for isa in (wanted,) if wanted else INSTRUCTION_SETS:
+        loaded = load(isa)
+        if loaded is not None:
+            return isa, loaded
+    raise SomaError(
+        f"{library} ({wanted or 'any instruction set'}) is not built, or not for this processor; install a C++ "
+        f"compiler and reinstall the package, or set {setting} to torch."
+    )
+
+
+def built(module: str) -> str | None:
+    """Return the file of an extension module; None if it was not built."""
+    spec = find_spec(module)
+    return None if spec is None else spec.origin
+
+
+def open_library(path: str) -> ctypes.CDLL | None:
+    """Open a shared library; None if it was built on another system."""
+    try:
+        return ctypes.CDLL(path)
+    except OSError:
+        return None
+
+
+def check_structure(path: str, size: int, structure: type[ctypes.Structure]) -> None:
+    """Raise `SomaError` unless a library has the size of a structure that it is passed."""
+    if size != ctypes.sizeof(structure):
+        raise SomaError(f"{path} was built from other sources than this package's; reinstall the package.")
