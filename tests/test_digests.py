@@ -60,7 +60,7 @@ TURN = "def turn("
         (TRAIN, SPSA, "[L+ - L-] / (2 eps) for", "Central differences for"),
         (TRAIN, SPSA, "(2 * np.array(eps)[:, None])", "(\n        2 * np.array(eps)[:, None]\n    )"),
         (TRAIN, SPSA, TURN, f"def unused():\n    pass\n\n\n{TURN}"),
-        (TRAIN, SPSA, "theta: Tensor,", "theta: 'Tensor | None',"),
+        (TRAIN, SPSA, "experts: Experts,", "experts: 'Experts | None',"),
         (TRAIN, SPSA, "CURVATURE_ROOT: Final = 10", "CURVATURE_ROOT: int = 10"),
         (TRAIN, ENGINE, "#include <atomic>", "// a comment\n#include <atomic>  /* another */"),
         (TRAIN, "forward/csrc/simd.h", "VL = 16, ROWS = 8;", "VL=16,\n    ROWS   =   8 ;"),
