@@ -13,7 +13,7 @@ and nothing is computed, because Snakemake reads this module before it runs anyt
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 Set = Literal["validation", "test", "external"]
 
@@ -82,33 +82,29 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table, made by a function in `soma.report.tables`."""
+class Product:
+    """A table or a figure."""
 
     name: str
     function: str
     title: str
     reads: tuple[Read, ...]
     caption: str
-    """What the table says, and how to read it, in the report."""
+    """What it shows, and how to read it, in the report."""
+
+    kind: ClassVar[str]
+
+
+class Table(Product):
+    """A table, made by a function in `soma.report.tables`."""
 
     kind = "table"
 
 
-@dataclass(frozen=True)
-class Figure:
+class Figure(Product):
     """A figure, drawn by a function in `soma.report.figures`."""
 
-    name: str
-    function: str
-    title: str
-    reads: tuple[Read, ...]
-    caption: str
-
     kind = "figure"
-
-
-Product = Table | Figure
 
 
 @dataclass(frozen=True)

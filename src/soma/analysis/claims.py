@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 
 import pandas as pd
 
+from soma.analysis.functions import function
 from soma.analysis.verdict import Difference, Verdict, judge
 from soma.catalogue import CLAIMS
 from soma.plan import Plan
@@ -35,8 +35,7 @@ def verdicts(plan: Plan, rows: Rows) -> list[Judged]:
     """Judge every claim of the catalogue."""
     judged = []
     for claim in CLAIMS:
-        module, _, function = claim.function.partition(".")
-        evidence = getattr(import_module(f"soma.analysis.{module}"), function)
+        evidence = function("soma.analysis", claim.function)
         differences = evidence(plan, *(rows(name) for name in claim.reads))
         judged.append(Judged(claim.name, differences, *judge(differences, plan.config.untestable.get(claim.name))))
     return judged

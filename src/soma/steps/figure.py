@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
+from soma.analysis.functions import function
 from soma.analysis.reading import load, load_plan
 from soma.catalogue import FIGURES
 from soma.report.paper import PaperValues
@@ -20,8 +20,7 @@ def figure(name: str, settings: Path, results: Path, paper: Path, output: Path) 
         output: folder of all figures.
     """
     plan, entry = load_plan(settings), FIGURES[name]
-    module, _, function = entry.function.partition(".")
-    draw = getattr(import_module(f"soma.report.figures.{module}"), function)
+    draw = function("soma.report.figures", entry.function)
     with style():
         drawing = draw(plan, PaperValues(paper), *load(entry.reads, plan, results))
         save(drawing, plan, output, name, entry.title)

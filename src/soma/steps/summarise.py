@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
+from soma.analysis.functions import function
 from soma.analysis.reading import load, load_plan
 from soma.catalogue import SUMMARIES
 from soma.files.atomic import atomic_path
@@ -18,7 +18,6 @@ def summarise(name: str, settings: Path, results: Path, output: Path) -> None:
         results: folder of the campaign.
     """
     plan, summary = load_plan(settings), SUMMARIES[name]
-    module, _, function = summary.function.partition(".")
-    rows = getattr(import_module(f"soma.analysis.{module}"), function)(plan, *load(summary.reads, plan, results))
+    rows = function("soma.analysis", summary.function)(plan, *load(summary.reads, plan, results))
     with atomic_path(output) as path:
         rows.to_parquet(path, index=False)

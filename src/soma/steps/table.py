@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 
+from soma.analysis.functions import function
 from soma.analysis.reading import load, load_plan
 from soma.catalogue import TABLES
 from soma.report.paper import PaperValues
@@ -19,6 +19,5 @@ def table(name: str, settings: Path, results: Path, paper: Path, output: Path) -
         output: folder of all tables.
     """
     plan, entry = load_plan(settings), TABLES[name]
-    module, _, function = entry.function.partition(".")
-    build = getattr(import_module(f"soma.report.tables.{module}"), function)
+    build = function("soma.report.tables", entry.function)
     build(plan, PaperValues(paper), *load(entry.reads, plan, results)).write(output, name, entry.title)
