@@ -67,7 +67,10 @@ def adopt(configfile: Sequence[Path], reason: str | None, leave: Sequence[str], 
     results = Path("results") / plan.config.campaign
     provenance.unpack(results)
     records = provenance.records(results)
-    outdated = [each for each in _outdated(records) if each.label not in leave]
+    outdated, gone = _outdated(records)
+    outdated = [each for each in outdated if each.label not in leave]
+    if gone:
+        print(f"{results}: left to Snakemake, since no step has this code any more: {', '.join(sorted(gone))}")
     if not outdated:
         print(f"{results}: nothing to adopt; every record has the digest of the current code")
         return
@@ -90,15 +93,20 @@ def adopt(configfile: Sequence[Path], reason: str | None, leave: Sequence[str], 
     )
 
 
-def _outdated(records: provenance.Records) -> list[Outdated]:
-    """Return the files behind every digest that differs from the current code's."""
+def _outdated(records: provenance.Records) -> tuple[list[Outdated], set[str]]:
+    """Return the files behind every digest that differs from the current code's, and labels that no step has now."""
     outdated: dict[str, Outdated] = {}
+    gone: set[str] = set()
     for target, record in sorted(records.items()):
         for label, old in _codes(record):
-            new = code(label).rpartition(":")[2]
+            try:
+                new = code(label).rpartition(":")[2]
+            except SomaError:
+                gone.add(label)
+                continue
             if new != old:
                 outdated.setdefault(f"{label}:{old}", Outdated(label, old, new)).targets.append(target)
-    return list(outdated.values())
+    return list(outdated.values()), gone
 
 
 def _codes(record: Mapping[str, Any]) -> list[tuple[str, str]]:
