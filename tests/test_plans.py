@@ -68,7 +68,7 @@ KNOWN = {
     "Mixed rules and functions in same snakefile": "a function stands beside the only rules that call it",
     "Shell command directly uses variable": "folders and the interpreter: as params they would be reasons to run again",
 }
-"""What Snakemake's linter says and we leave as it is, with the reason."""
+"""Remarks of Snakemake's linter that we leave, with the reason."""
 FOLDERS = {"RESULTS", "RUNS", "ROUTING", "TABLE_DIR", "FIGURE_DIR"}
 
 

@@ -90,7 +90,7 @@ class Product:
     title: str
     reads: tuple[Read, ...]
     caption: str
-    """What it shows, and how to read it, in the report."""
+    """Explanation in the report: the content, and how to read it."""
 
     kind: ClassVar[str]
 
@@ -503,7 +503,7 @@ TABLES: dict[str, Table] = {p.name: p for p in PRODUCTS if isinstance(p, Table)}
 FIGURES: dict[str, Figure] = {p.name: p for p in PRODUCTS if isinstance(p, Figure)}
 
 METRICS: tuple[Read, ...] = ("losses", Verdicts(), "controls", "sizes")
-"""What the step `metrics` reads."""
+"""Inputs of the step `metrics`."""
 FRONT: tuple[Read, ...] = (
     Verdicts(),
     "controls",
@@ -514,7 +514,7 @@ FRONT: tuple[Read, ...] = (
     "reference",
     "inference",
 )
-"""What the step `summary` reads, beside the runs' records."""
+"""Inputs of the step `summary`, beside the records of the runs."""
 
 
 # ------------------------------------------------------------------------------------------------------------- claims

@@ -162,7 +162,7 @@ def test_the_first_page_answers_what_was_reproduced(toy):
 
 
 def test_replay_finds_the_same_bytes_again(toy):
-    """Of one seed of every arm, and of every arm of Table 4 up to its published weights."""
+    """One seed of every arm is replayed, and every arm of Table 4 up to its published weights."""
     said = json.loads(toy.run("soma.cli", "replay", "results/toy", "--json").stdout)
     assert said["counts"] == {"identical": len(said["comparisons"])}
     legs = [found["run"] for found in said["comparisons"] if found["what"].startswith("last leg")]

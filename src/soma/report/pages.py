@@ -62,10 +62,10 @@ def filled(template: str, metrics: Mapping[str, Any], folder: str) -> str:
 
 
 def _inside(page: str) -> re.Match[str]:
-    found = re.search(f"{BEGIN}.*{END}", page, re.S)
-    if found is None:
+    marked = re.search(f"{BEGIN}.*{END}", page, re.S)
+    if marked is None:
         raise SomaError(f"a page lacks the marks {BEGIN} and {END}.")
-    return found
+    return marked
 
 
 def pages() -> dict[Path, str]:
