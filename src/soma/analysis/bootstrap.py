@@ -27,9 +27,6 @@ class Interval:
     low: float
     high: float
 
-    def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
-
 
 class DocumentBootstrap:
     """Seeded resamples of one set of documents."""
