@@ -194,7 +194,7 @@ def test_verify_finds_what_is_wrong_missing_or_extra(toy, tmp_path):
     assert [line.split()[1] for line in said.splitlines() if line.startswith("wrong")] == [str(copy / VECTORS)]
     (copy / VECTORS).unlink()
     (toy.folder / ".dvcignore").write_text("milestones.safetensors\nvectors.npy\n")
-    assert "more stay where they were made" in toy.run("soma.cli", "verify", str(copy)).stdout
+    assert "more are not shipped" in toy.run("soma.cli", "verify", str(copy)).stdout
     (copy / "tables/table4.md").write_text("better\n")
     flip_a_bit(copy / "routing/labels-n2.npy")
     (copy / "measurements/losses.parquet").unlink()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from statistics import median
 from typing import Any
 
 import pandas as pd
 
+from soma.analysis.inference import median_and_range
 from soma.plan import Plan
 from soma.report.labels import (
     RUN_NOTE,
@@ -66,9 +66,9 @@ def table12(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
 
 
 def _latency(values: pd.Series, runs: str) -> Cell:
-    middle, low, high = median(values), values.min(), values.max()
+    middle, low, high = median_and_range(values)
     spread = f" [{low:.2f} to {high:.2f}]" if len(values) > 1 else ""
-    return Cell(f"{middle:.2f}{spread}", "measured", float(middle), float(low), float(high), runs)
+    return Cell(f"{middle:.2f}{spread}", "measured", middle, low, high, runs)
 
 
 def _throughput(row: Mapping[str, Any]) -> tuple[Cell, ...]:
