@@ -94,6 +94,12 @@ class Product:
 
     kind: ClassVar[str]
 
+    @property
+    def label(self) -> str:
+        """Name for readers: `Table 4`, `Figure 1`, or `Costs (table)` for a product without a number in the paper."""
+        number = self.name.removeprefix(self.kind)
+        return f"{self.kind} {number}".capitalize() if number.isdigit() else f"{self.name.capitalize()} ({self.kind})"
+
 
 class Table(Product):
     """A table, made by a function in `soma.report.tables`."""
@@ -171,7 +177,7 @@ SUMMARIES = {summary.name: summary for summary in _SUMMARIES}
 SECTIONS: dict[str, tuple[Product, ...]] = {
     "What was reproduced": (
         Table(
-            "claims", "claims.claims", "Claims", (Verdicts(), "reference"),
+            "claims", "claims.claims", "Claims, evidence and verdicts", (Verdicts(), "reference"),
             "Each claim of the paper, what this campaign measured, and the verdict by the rule printed below the "
             "table. Read the column of differences first: a value below zero is for the claim.",
         ),
@@ -198,7 +204,7 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
             "How long an update takes as N, n_pert or B grow. Compare the slowest expert with the paper's seconds.",
         ),
         Table(
-            "clusters", "settings.clusters", "Clusters", (Facts("clusters"),),
+            "clusters", "settings.clusters", "Clusters of the training text", (Facts("clusters"),),
             "The words that distinguish each expert's shard, its size, and how often the routed prefix finds it.",
         ),
     ),
