@@ -154,7 +154,7 @@ def test_losses_lead_to_their_evaluation_sets_and_clusters_to_their_router(toy):
 
 def test_the_first_page_answers_what_was_reproduced(toy):
     page = (toy.folder / "results/toy/README.md").read_text()
-    assert page.startswith(f"# Campaign `toy`\n\n{BEGIN}\n\nOf 16 claims of the paper: ")
+    assert page.startswith(f"# Campaign `toy`\n\n{BEGIN}\n\nThe paper makes 16 claims: ")
     for link in re.findall(r"\]\(((?:tables|figures)/[a-z0-9]+\.\w+)\)", page):
         assert (toy.folder / "results/toy" / link).exists(), link
     assert "arithmetic operations" in page
@@ -364,7 +364,7 @@ def test_a_table_of_ones_own_is_two_functions_and_two_entries(toy, tmp_path):
     catalogue = (source / "catalogue.py").read_text()
     for after, entry in (("_SUMMARIES = (\n", summary_entry), ('    "Ablations": (\n', table_entry)):
         assert catalogue.count(after) == 1
-        catalogue = catalogue.replace(after, f"{after}{entry}\n")
+        catalogue = catalogue.replace(after, f"{after}{entry.strip()},\n")
     (source / "catalogue.py").write_text(catalogue)
     assert copy.planned() == {"summarise": 1, "table": 1, "summary": 1}
     copy.snakemake("results/toy/tables/documents-won.md", "results/toy/README.md")
