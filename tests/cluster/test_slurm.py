@@ -42,7 +42,7 @@ OVERLAY = "config/changed.yaml"
 EXPERTS, SHARED = ("soma-n2-s0/000-000", "soma-n2-s0/001-001"), "spsa-n1-p8-s0/000-000"
 PARTS = (*EXPERTS, SHARED)
 RULES = [
-    *("download", "encode", "evaluation_set", "features", "vectors", "build_router", "assign", "shard"),
+    *("download", "encode", "evaluation_set", "fit_features", "transform", "fit_router", "assign", "shard"),
     *("train_seed", "train_expert_with_leg", "evaluate", "measure", "summarise", "table"),
 ]
 """Rules that the test runs: all except `choose`, `evaluate_chosen`, `figure` and those that need a whole campaign."""

@@ -51,7 +51,7 @@ def test_a_renamed_local_variable_is_adopted_and_its_line_of_adoptions_is_shown(
     assert copy.planned() == {}
     [first] = json.loads((copy.folder / RESULTS / ADOPTIONS).read_text())
     codes = {each["code"]: each for each in first["adopted"]}
-    assert {"train/spsa/cpu", "evaluate/cpu", "encode", "table"} <= codes.keys()
+    assert {"train/spsa/cpu", "evaluate/cpu", "encode", "table/table4"} <= codes.keys()
     for each in codes.values():
         assert each["counts"] == {"identical": len(each["compared"])}
         assert each["from"] != each["to"]
