@@ -68,7 +68,7 @@ KNOWN = {
     "Mixed rules and functions in same snakefile": "a function stands beside the only rules that call it",
     "Shell command directly uses variable": "folders and the interpreter: as params they would be reasons to run again",
 }
-"""What Snakemake's linter says and we leave as it is, with the reason."""
+"""Remarks of Snakemake's linter that we leave, with the reason."""
 FOLDERS = {"RESULTS", "RUNS", "ROUTING", "TABLE_DIR", "FIGURE_DIR"}
 
 
@@ -96,7 +96,7 @@ def test_the_cost_is_told_before_anyone_spends_it(monkeypatch, capsys):
     assert {arms[f"split-n{n}-b{b}"][7] for n, b in ((16, 64), (32, 32), (64, 16))} == {"4.5e16"}
     served = {arm: int(arms[arm][5].replace(",", "")) for arm in ("soma-n2", "soma-n256")}
     assert served["soma-n2"] / served["soma-n256"] == pytest.approx(51.3, abs=0.05)
-    assert lines[-1].startswith("of Table 12's arms, soma-n2 takes 51.3 times the operations of soma-n256")
+    assert lines[-1].startswith("to serve a byte, soma-n2 needs 51.3 times the operations of soma-n256")
     assert any(re.match(r" +1\.57e5 h  at 4\.5e\+12/s: the paper's RTX 5090", line) for line in lines)
 
 
@@ -127,7 +127,7 @@ def test_status_of_an_unfinished_campaign(tmp_path, monkeypatch, capsys):
     own = {run.settings.method: float(run.operations(run.updates)) for run in (done, slow)}
     speed = {"spsa": own["spsa"] / 2.0, "bptt": own["bptt"] / 8.0, "eggroll": sum(own.values()) / 10.0}
     hours = sum((work[m] - own.get(m, 0.0)) / speed[m] for m in work) / 3600
-    assert f"left: {significant(hours)} device-hours of updates, every method at its speed so far" in lines
+    assert f"left: {significant(hours)} device-hours of updates, at the speed of each method so far" in lines
 
 
 def test_small_has_no_legs_until_it_is_trained_again():

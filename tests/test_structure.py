@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 from graphlib import CycleError, TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -124,6 +125,37 @@ def test_no_test_runs_text_as_code():
         if isinstance(node, ast.Call)
     ]
     assert [(file, called) for file, called in calls if called in ("exec", "eval")] == []
+
+
+def test_overworked_words_name_no_variable():
+    """They would hide what a variable holds."""
+    words = {"found", "told", "said"}
+    used = [
+        (path.name, node.lineno)
+        for path, tree in modules()
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in words)
+        or (isinstance(node, ast.arg) and node.arg in words)
+    ]
+    assert used == []
+
+
+def test_a_rule_its_subcommand_its_module_and_its_log_have_one_name():
+    """A variant, such as `train_expert` of `train`, has more words."""
+    text = "\n".join(path.read_text() for path in RULES)
+    rules = dict(re.findall(r"^rule (\w+):\n(.*?)(?=^\S|\Z)", text, re.M | re.S))
+    for name, rule in rules.items():
+        if (command := re.search(r'"\{SOMA\} ([\w-]+)', rule)) is None:
+            continue
+        act = command[1].replace("-", "_")
+        assert name == act or name.startswith(f"{act}_"), name
+        step = import_module(f"soma.steps.{act}")
+        assert callable(getattr(step, act))
+        assert re.search(
+            rf'log:\n        f"{{LOGS}}/{name.replace("_", "-")}[.-]|log:\n        f"{{LOGS}}/{command[1]}[.-]', rule
+        ), name
+    acts = {path.stem for path in (SOURCE / "steps").glob("*.py")} - {"__init__"}
+    assert acts == {c.replace("-", "_") for c in re.findall(r'"\{SOMA\} ([\w-]+)', text)}
 
 
 class Payload:

@@ -90,9 +90,15 @@ class Product:
     title: str
     reads: tuple[Read, ...]
     caption: str
-    """What it shows, and how to read it, in the report."""
+    """Explanation in the report: the content, and how to read it."""
 
     kind: ClassVar[str]
+
+    @property
+    def label(self) -> str:
+        """Name for readers: `Table 4`, `Figure 1`, or `Costs (table)` for a product without a number in the paper."""
+        number = self.name.removeprefix(self.kind)
+        return f"{self.kind} {number}".capitalize() if number.isdigit() else f"{self.name.capitalize()} ({self.kind})"
 
 
 class Table(Product):
@@ -167,335 +173,222 @@ SUMMARIES = {summary.name: summary for summary in _SUMMARIES}
 
 # ----------------------------------------------------------------------------------------------------------- products
 
+# fmt: off
 SECTIONS: dict[str, tuple[Product, ...]] = {
     "What was reproduced": (
         Table(
-            "claims",
-            "claims.claims",
-            "Claims",
-            (Verdicts(), "reference"),
+            "claims", "claims.claims", "Claims, evidence and verdicts", (Verdicts(), "reference"),
             "Each claim of the paper, what this campaign measured, and the verdict by the rule printed below the "
             "table. Read the column of differences first: a value below zero is for the claim.",
         ),
     ),
     "Settings and costs": (
         Table(
-            "table1",
-            "settings.table1",
-            "Table 1. Settings",
-            (Facts("sets"),),
+            "table1", "settings.table1", "Table 1. Settings", (Facts("sets"),),
             "Settings of the paper beside those of this campaign.",
         ),
         Table(
-            "table2",
-            "settings.table2",
-            "Table 2. Parameters at fixed total size",
-            (),
+            "table2", "settings.table2", "Table 2. Parameters at fixed total size", (),
             "Numbers of parameters at fixed total size, counted from the tensors.",
         ),
         Table(
-            "table3",
-            "costs.table3",
-            "Table 3. Conventions of device time",
-            ("costs", "reference"),
+            "table3", "costs.table3", "Table 3. Conventions of device time", ("costs", "reference"),
             "Device time of the same runs under several conventions: a time means nothing without its convention.",
         ),
         Table(
-            "costs",
-            "costs.costs",
-            "Costs, in their six quantities",
-            ("costs",),
+            "costs", "costs.costs", "Costs, in their six quantities", ("costs",),
             "Six quantities that answer six questions; they are never added to one another.",
         ),
         Table(
-            "steps",
-            "costs.steps",
-            "Seconds of a global step",
-            ("costs",),
+            "steps", "costs.steps", "Seconds of a global step", ("costs",),
             "How long an update takes as N, n_pert or B grow. Compare the slowest expert with the paper's seconds.",
         ),
         Table(
-            "clusters",
-            "settings.clusters",
-            "Clusters",
-            (Facts("clusters"),),
+            "clusters", "settings.clusters", "Clusters of the training text", (Facts("clusters"),),
             "The words that distinguish each expert's shard, its size, and how often the routed prefix finds it.",
         ),
     ),
     "Equal size and budget": (
         Figure(
-            "figure1",
-            "fixed_size.figure1",
-            "Equal total size: test loss against training cost",
+            "figure1", "fixed_size.figure1", "Equal total size: test loss against training cost",
             ("losses", "costs", "differences"),
             "Test loss of models of equal total size: left against arithmetic operations, which are the same on any "
             "machine; in the middle against device time on this one. Right: SOMA's loss minus that of each arm at the "
-            "end of their budgets, paired over documents and seeds; left of zero SOMA is better. An interval "
-            "there that excludes zero distinguishes two arms even where their bands overlap.",
+            "end of their budgets, paired over documents and seeds; left of zero SOMA is better. An interval there "
+            "that excludes zero distinguishes two arms even where their bands overlap.",
         ),
         Table(
-            "table4",
-            "fixed_size.table4",
-            "Table 4. Test loss at equal budget and total size",
-            ("losses",),
-            "Test loss at equal arithmetic operations and equal total size, for the last and the averaged "
-            "iterate. Rows in italics were not run.",
+            "table4", "fixed_size.table4", "Table 4. Test loss at equal budget and total size", ("losses",),
+            "Test loss at equal arithmetic operations and equal total size, for the last and the averaged iterate. "
+            "Rows in italics were not run.",
         ),
         Table(
-            "table9",
-            "fixed_size.table9",
-            "Table 9. External corpus, frozen checkpoints",
-            ("losses",),
+            "table9", "fixed_size.table9", "Table 9. External corpus, frozen checkpoints", ("losses",),
             "The same frozen checkpoints on a corpus that training never touched.",
         ),
     ),
     "Controls of ours": (
         Table(
-            "controls",
-            "controls.controls",
-            "Controls that the paper did not run",
+            "controls", "controls.controls", "Controls that the paper did not run",
             ("controls", "precision", "sizes", "differences"),
             "Beyond the paper: other explanations of the comparison at equal total size. Each row compares two arms.",
         ),
         Table(
-            "sizes",
-            "controls.sizes",
-            "Size curve at equal operations (B7)",
-            ("sizes", "differences"),
-            "Beyond the paper: one budget of operations for every size. Does an ensemble lie below the "
-            "monoliths' curve?",
+            "sizes", "controls.sizes", "Size curve at equal operations (B7)", ("sizes", "differences"),
+            "Beyond the paper: one budget of operations for every size. Does an ensemble lie below the monoliths' "
+            "curve?",
         ),
         Figure(
-            "sizes",
-            "controls.sizes",
-            "Size curve: which size for one budget of operations?",
-            ("sizes",),
-            "Beyond the paper: for one budget of operations, monoliths of several sizes (black) and arms of "
-            "equal total size (coloured). Lower is better.",
+            "sizes", "controls.sizes", "Size curve: which size for one budget of operations?", ("sizes",),
+            "Beyond the paper: for one budget of operations, monoliths of several sizes (black) and arms of equal "
+            "total size (coloured). Lower is better.",
         ),
         Table(
-            "precision",
-            "controls.precision",
-            "Precision of the finite difference (B6)",
-            ("precision",),
+            "precision", "controls.precision", "Precision of the finite difference (B6)", ("precision",),
             "Beyond the paper: the error of a loss difference under coarser matrix products; at 1 no signal is left.",
         ),
         Figure(
-            "precision",
-            "controls.precision",
-            "Precision of the finite difference L(θ+εz) − L(θ−εz)",
-            ("precision",),
+            "precision", "controls.precision", "Precision of the finite difference L(θ+εz) − L(θ−εz)", ("precision",),
             "Beyond the paper: the error of a loss difference, relative to the difference, against ε for each "
             "arithmetic. Above the dashed line the error is larger than the difference itself.",
         ),
     ),
     "Backpropagation and tuning": (
         Table(
-            "table5",
-            "backpropagation.table5",
-            "Table 5. Against backpropagation",
-            ("backpropagation",),
-            "The same experts trained by backpropagation, at equal operations. The sign of the difference says "
-            "which is better.",
+            "table5", "backpropagation.table5", "Table 5. Against backpropagation", ("backpropagation",),
+            "The same experts trained by backpropagation, at equal operations. The sign of the difference says which "
+            "is better.",
         ),
         Table(
-            "table6",
-            "tuning.table6",
-            "Table 6. Equal search over lr and eps",
-            ("tuning",),
+            "table6", "tuning.table6", "Table 6. Equal search over lr and eps", ("tuning",),
             "The same search over lr and eps for one model and for two experts, on ensemble validation alone.",
         ),
         Table(
-            "table7",
-            "tuning.table7",
-            "Table 7. Chosen settings on test",
-            ("tuning-compared",),
+            "table7", "tuning.table7", "Table 7. Chosen settings on test", ("tuning-compared",),
             "The settings that the search chose, each run tested once.",
         ),
         Table(
-            "populations",
-            "tuning.populations",
-            "Search for EGGROLL's settings",
-            ("populations",),
+            "populations", "tuning.populations", "Search for EGGROLL's settings", ("populations",),
             "The search that EGGROLL's settings at this size come from.",
         ),
     ),
     "Gradient estimates": (
         Figure(
-            "figure4",
-            "gradients.figure4",
-            "Independent against summed losses: difference in test loss at equal updates",
-            ("paired",),
-            "The same experts, start, batches and probes; the difference is whether an expert's probe is multiplied by "
-            "its own loss difference or by that of the sum. Below zero, independent losses are better.",
+            "figure4", "gradients.figure4",
+            "Independent against summed losses: difference in test loss at equal updates", ("paired",),
+            "The same experts, start, batches and probes; the difference is whether an expert's probe is multiplied "
+            "by its own loss difference or by that of the sum. Below zero, independent losses are better.",
         ),
         Table(
-            "table8",
-            "gradients.table8",
-            "Table 8. Reference gradients",
-            ("reference",),
+            "table8", "gradients.table8", "Table 8. Reference gradients", ("reference",),
             "Do two independent backpropagation references agree? Only then is the error of a step against them to be "
             "trusted.",
         ),
         Figure(
-            "figure5",
-            "gradients.figure5",
-            "Error of one step's gradient estimate against its device time",
+            "figure5", "gradients.figure5", "Error of one step's gradient estimate against its device time",
             ("reference",),
             "Distance of one step's estimate from the backpropagation gradient, against the time that the step takes. "
             "Lower left is better: compare N at the large points, and follow a line for more directions or sequences.",
         ),
         Figure(
-            "figure10",
-            "gradients.figure10",
-            "Relative variance of the gradient estimate at equal total size",
+            "figure10", "gradients.figure10", "Relative variance of the gradient estimate at equal total size",
             ("variance",),
-            "Relative variance of the gradient estimate: left against N at equal total size, right against "
-            "n_pert. Lines are the prediction; the distance of the points from them tests it.",
+            "Relative variance of the gradient estimate: left against N at equal total size, right against n_pert. "
+            "Lines are the prediction; the distance of the points from them tests it.",
         ),
         Figure(
-            "figure11",
-            "gradients.figure11",
-            "A fixed separable objective",
-            ("objective",),
+            "figure11", "gradients.figure11", "A fixed separable objective", ("objective",),
             "Left: independent against summed losses on a fixed objective, and the ratio of both. Right: the error of "
             "every split of a fixed number of evaluations into directions and sequences; thick lines are the "
             "prediction.",
         ),
         Table(
-            "estimators",
-            "gradients.estimators",
-            "Estimators at equal operations",
-            ("estimators",),
-            "Beyond the paper: estimators of the field at equal operations, by the loss they reach and the variance of "
-            "one estimate.",
+            "estimators", "gradients.estimators", "Estimators at equal operations", ("estimators",),
+            "Beyond the paper: estimators of the field at equal operations, by the loss they reach and the variance "
+            "of one estimate.",
         ),
         Figure(
-            "estimators",
-            "gradients.estimators",
-            "Estimators at equal operations",
-            ("estimators",),
+            "estimators", "gradients.estimators", "Estimators at equal operations", ("estimators",),
             "Beyond the paper: estimators of the field at equal operations: the loss reached, the first's minus each "
             "(negative: the first is better), and the relative variance of one estimate.",
         ),
     ),
     "Scaling and allocation": (
         Figure(
-            "figure7",
-            "scaling.figure7",
-            "Loss against elapsed time, one setting at a time",
-            ("sweep",),
+            "figure7", "scaling.figure7", "Loss against elapsed time, one setting at a time", ("sweep",),
             "Ensemble-validation loss as N, n_pert or B changes alone, against the time of the slowest expert. At one "
             "time, lower is better.",
         ),
         Figure(
-            "figure8",
-            "scaling.figure8",
-            "Loss against aggregate cost, one setting at a time",
-            ("sweep",),
+            "figure8", "scaling.figure8", "Loss against aggregate cost, one setting at a time", ("sweep",),
             "The same runs against all that was spent, in device time and in operations. At one cost, lower is better.",
         ),
         Table(
-            "table10",
-            "scaling.table10",
-            "Table 10. Best allocation under a budget",
-            ("budgets",),
+            "table10", "scaling.table10", "Table 10. Best allocation under a budget", ("budgets",),
             "The allocation with the lowest ensemble-validation loss at each budget, and the next best.",
         ),
         Figure(
-            "figure13",
-            "scaling.figure13",
-            "What a loss costs under each allocation",
-            ("sweep",),
+            "figure13", "scaling.figure13", "What a loss costs under each allocation", ("sweep",),
             "Every split into directions and sequences: the loss reached against operations. A ringed point was "
             "reached more cheaply by no other split.",
         ),
         Table(
-            "crossings",
-            "scaling.crossings",
-            "What it takes to reach one loss (Figure 13)",
-            ("crossings",),
+            "crossings", "scaling.crossings", "What it takes to reach one loss (Figure 13)", ("crossings",),
             "The cost of each allocation of the sweeps until all have reached the same loss.",
         ),
         Figure(
-            "figure14",
-            "scaling.figure14",
-            "The best N under two budgets, by ensemble validation",
-            ("best-counts",),
+            "figure14", "scaling.figure14", "The best N under two budgets, by ensemble validation", ("best-counts",),
             "The swept N with the lowest loss under a total budget (across) and a budget for each expert (up).",
         ),
         Table(
-            "table11",
-            "scaling.table11",
-            "Table 11. Continuations at equal operations",
-            ("allocation",),
+            "table11", "scaling.table11", "Table 11. Continuations at equal operations", ("allocation",),
             "The same operations spent on more directions or on more sequences.",
         ),
     ),
     "Ablations": (
         Figure(
-            "figure9",
-            "ablations.figure9",
-            "Ablations under backpropagation: test loss of the base minus that of the ablation",
-            ("ablation",),
-            "Under backpropagation, the loss of the base minus that of an arm with one change; left of zero the "
-            "base is better.",
+            "figure9", "ablations.figure9",
+            "Ablations under backpropagation: test loss of the base minus that of the ablation", ("ablation",),
+            "Under backpropagation, the loss of the base minus that of an arm with one change; left of zero the base "
+            "is better.",
         ),
         Table(
-            "ablation",
-            "ablations.ablation",
-            "Ablations under backpropagation (Figure 9)",
-            ("ablation",),
-            "Partition, start and head under backpropagation, each compared with the same base; below zero the base is "
-            "better.",
+            "ablation", "ablations.ablation", "Ablations under backpropagation (Figure 9)", ("ablation",),
+            "Partition, start and head under backpropagation, each compared with the same base; below zero the base "
+            "is better.",
         ),
     ),
     "Inference and averaging": (
         Table(
-            "table12",
-            "inference.table12",
-            "Table 12. Throughput of inference",
-            ("inference",),
+            "table12", "inference.table12", "Table 12. Throughput of inference", ("inference",),
             "Throughput of complete requests: route, gather, run, average.",
         ),
         Table(
-            "table13",
-            "inference.table13",
-            "Table 13. Inference and training cost",
-            ("serving", "inference", "costs"),
+            "table13", "inference.table13", "Table 13. Inference and training cost", ("serving", "inference", "costs"),
             "What an ensemble costs to train, the loss that it reaches, and how fast it answers.",
         ),
         Figure(
-            "figure6",
-            "inference.figure6",
-            "Test loss against throughput of inference, routing included",
+            "figure6", "inference.figure6", "Test loss against throughput of inference, routing included",
             ("serving", "inference"),
             "Test loss against throughput of complete requests, at equal total size. Lower right is better.",
         ),
         Figure(
-            "figure15",
-            "inference.figure15",
-            "Test loss against training time, with the throughput of inference",
+            "figure15", "inference.figure15", "Test loss against training time, with the throughput of inference",
             ("serving", "inference", "costs"),
             "Test loss against the device time of training; labels give the throughput of inference.",
         ),
         Figure(
-            "figure16",
-            "inference.figure16",
-            "How many of the nearest experts to average",
-            ("active-losses",),
+            "figure16", "inference.figure16", "How many of the nearest experts to average", ("active-losses",),
             "Loss when the k nearest experts of a request are averaged. The dashed line is the paper's choice.",
         ),
         Figure(
-            "figure17",
-            "inference.figure17",
-            "Pairs of experts",
-            ("active",),
+            "figure17", "inference.figure17", "Pairs of experts", ("active",),
             "Every pair of experts of a run: the gain from averaging the two, against the similarity of their errors. "
             "Points that fall to the right mean that unlike experts gain more.",
         ),
     ),
 }
+# fmt: on
 """Sections of the report in the paper's order, and the products of each."""
 
 PRODUCTS: tuple[Product, ...] = tuple(product for products in SECTIONS.values() for product in products)
@@ -503,7 +396,7 @@ TABLES: dict[str, Table] = {p.name: p for p in PRODUCTS if isinstance(p, Table)}
 FIGURES: dict[str, Figure] = {p.name: p for p in PRODUCTS if isinstance(p, Figure)}
 
 METRICS: tuple[Read, ...] = ("losses", Verdicts(), "controls", "sizes")
-"""What the step `metrics` reads."""
+"""Inputs of the step `metrics`."""
 FRONT: tuple[Read, ...] = (
     Verdicts(),
     "controls",
@@ -514,148 +407,118 @@ FRONT: tuple[Read, ...] = (
     "reference",
     "inference",
 )
-"""What the step `summary` reads, beside the runs' records."""
+"""Inputs of the step `summary`, beside the records of the runs."""
 
 
 # ------------------------------------------------------------------------------------------------------------- claims
 
+# fmt: off
 CLAIMS = (
     Claim(
-        "C1",
-        "fixed_size.at_equal_size",
+        "C1", "fixed_size.at_equal_size",
         "At equal budget and total size SOMA N=2 has lower test loss than monolithic SPSA and EGGROLL.",
         "{table4[0][test]:.2f} against {table4[1][test]:.2f}, {table4[2][test]:.2f}, {table4[3][test]:.2f}, "
         "{table4[4][test]:.2f}",
-        ("differences",),
-        ("table4", "figure1"),
+        ("differences",), ("table4", "figure1"),
     ),
     Claim(
-        "C2",
-        "fixed_size.on_external_text",
+        "C2", "fixed_size.on_external_text",
         "The same frozen checkpoints keep that order on an external corpus.",
         "{table9[0][test]:.2f} against {table9[1][test]:.2f}, {table9[2][test]:.2f}, {table9[3][test]:.2f}, "
         "{table9[4][test]:.2f}",
-        ("differences",),
-        ("table9",),
+        ("differences",), ("table9",),
     ),
     Claim(
-        "C3",
-        "tuning.equally_tuned",
+        "C3", "tuning.equally_tuned",
         "With equal tuning SOMA N=2 wins in every seed.",
         "mean difference {table7[mean_difference]}, {claims[C3][seeds_won]} of {claims[C3][seeds]} seeds",
-        ("tuning-compared",),
-        ("table7", "table6"),
+        ("tuning-compared",), ("table7", "table6"),
     ),
     Claim(
-        "C4",
-        "gradients.independence",
+        "C4", "gradients.independence",
         "On a separable objective independent losses have 1/N of the summed loss's relative gradient variance.",
         "{figure11[independent_over_summed]} times at N={figure4[early][n]}, predicted {figure11[predicted]:.2f}",
-        ("objective",),
-        ("figure11",),
+        ("objective",), ("figure11",),
     ),
     Claim(
-        "C5",
-        "gradients.independent_minus_summed",
+        "C5", "gradients.independent_minus_summed",
         "Independent losses lower test loss more than summed losses at equal compute; the gain shrinks late.",
         "{claims[C5][early]} after {figure4[early][updates]:,} updates, {claims[C5][late]} late",
-        ("paired",),
-        ("figure4",),
+        ("paired",), ("figure4",),
     ),
     Claim(
-        "C6",
-        "gradients.variance_by_count",
+        "C6", "gradients.variance_by_count",
         "Relative gradient variance at fixed total size falls with N and as 1/n_pert.",
         "{figure10[ratio_n1_to_n256][updates_10k]} times from N=1 to N=256",
-        ("variance",),
-        ("figure10",),
+        ("variance",), ("figure10",),
     ),
     Claim(
-        "C7",
-        "gradients.error_by_cost",
+        "C7", "gradients.error_by_cost",
         "More shards lower the gradient error per device-second; more directions help, larger batches hardly.",
         "N=256 {claims[C7][error_reduction]:.1%} below the monolith; n_pert "
         "-{figure5[n_pert_64_to_1024_reduction]:.0%}, B -{figure5[batch_64_to_1024_reduction][updates_10k]:.0%}",
-        ("reference",),
-        ("table8", "figure5"),
+        ("reference",), ("table8", "figure5"),
     ),
     Claim(
-        "C8",
-        "scaling.neighbours",
+        "C8", "scaling.neighbours",
         "At fixed expert width loss falls with N, n_pert and B, but not at every aggregate budget.",
         "N=1 to 256: {figure7[n_sweep_at_4M_updates][n1]} to {figure7[n_sweep_at_4M_updates][n256]} at 4M updates",
-        ("sweep-differences",),
-        ("figure7", "figure8"),
+        ("sweep-differences",), ("figure7", "figure8"),
     ),
     Claim(
-        "C9",
-        "inference.many_against_few",
+        "C9", "inference.many_against_few",
         "At equal total size N=256 infers much faster than N=8 at slightly lower loss, for far more training.",
         "{inference[n256_over_n8]} times faster, {table13[2][test]} against {table13[0][test]}, "
         "{inference[training_compute_ratio]} times the compute",
-        ("inference", "serving"),
-        ("table12", "figure6"),
+        ("inference", "serving"), ("table12", "figure6"),
     ),
     Claim(
-        "C10",
-        "inference.few_active_experts",
+        "C10", "inference.few_active_experts",
         "k=4 active experts catch most of the gain of averaging.",
         "{figure16[n256_k4_to_k12_gain]} from k=4 to k=12 at N=256",
-        ("active-differences",),
-        ("figure16",),
+        ("active-differences",), ("figure16",),
     ),
     Claim(
-        "C11",
-        "inference.unlike_pairs",
+        "C11", "inference.unlike_pairs",
         "Averaging a pair of experts helps more when their errors are less similar.",
         "mean gain {figure17[mean_gain]} over all pairs",
-        ("active",),
-        ("figure17",),
+        ("active",), ("figure17",),
     ),
     Claim(
-        "C12",
-        "ablations.base_minus_ablation",
+        "C12", "ablations.base_minus_ablation",
         "Semantic clusters beat random shards and global IID; warm start and a trained head help (BPTT).",
         "decoder-only head costs {figure9[decoder_only_penalty]}",
-        ("ablation",),
-        ("ablation", "figure9"),
+        ("ablation",), ("ablation", "figure9"),
     ),
     Claim(
-        "C13",
-        "gradients.best_split",
+        "C13", "gradients.best_split",
         "The optimal split of a fixed n_pert B is B* = sqrt(K nu / (d - 1)).",
         "minima at B={figure11[best_batch_measured][four]}, {figure11[best_batch_measured][two]}, "
         "{figure11[best_batch_measured][one]} for {figure11[best_batch_predicted][four]}, "
         "{figure11[best_batch_predicted][two]}, {figure11[best_batch_predicted][one]}",
-        ("objective",),
-        ("figure11",),
+        ("objective",), ("figure11",),
     ),
     Claim(
-        "C14",
-        "scaling.equal_continuations",
+        "C14", "scaling.equal_continuations",
         "Equal-compute continuations with different (n_pert, B) end within {claims[C14][spread]:.5f} of each other.",
         "{table11[0][test]}, {table11[1][test]}, {table11[2][test]}",
-        ("allocation",),
-        ("table11",),
+        ("allocation",), ("table11",),
     ),
     Claim(
-        "C15",
-        "scaling.equal_work_per_expert",
+        "C15", "scaling.equal_work_per_expert",
         "Under a budget per expert more shards can be best.",
         "a map of best N over two budgets",
-        ("sweep-differences",),
-        ("figure14", "table10"),
+        ("sweep-differences",), ("figure14", "table10"),
     ),
     Claim(
-        "C16",
-        "backpropagation.far_better",
+        "C16", "backpropagation.far_better",
         "Backpropagation is far better at every budget.",
         "{table5[0][h100][bptt]}, {table5[1][h100][bptt]}, {table5[2][h100][bptt]} against {table5[0][h100][soma]}, "
         "{table5[1][h100][soma]}, {table5[2][h100][soma]}",
-        ("backpropagation",),
-        ("table5",),
+        ("backpropagation",), ("table5",),
     ),
 )
+# fmt: on
 
 CONTROLS = {
     "B1": "Do semantic clusters matter, or do random shards do as well?",

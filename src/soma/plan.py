@@ -81,12 +81,12 @@ class Plan:
 
     def files(self, runs: Iterable[RunSpec]) -> list[RunSpec]:
         """Return these runs and those whose heads they share: all that must be trained before they can be opened."""
-        found = {}
+        needed = {}
         for run in runs:
-            found[run.id] = run
+            needed[run.id] = run
             if run.head_from:
-                found[run.head_from] = self.runs[run.head_from]
-        return list(found.values())
+                needed[run.head_from] = self.runs[run.head_from]
+        return list(needed.values())
 
     def product_arms(self, product: str) -> tuple[str, ...]:
         """Return the arms of a product of the configuration, including those that it derives."""

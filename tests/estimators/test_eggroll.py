@@ -22,7 +22,7 @@ TEXT = (Stream.named(0, "text").words(4096) % 200 + 1).astype(np.uint8)
 
 
 def rounding():
-    """What equal rows of a product in FP32 differ by: nothing, but on processors that round a row by its place."""
+    """Return the difference of equal rows of a product in FP32; some processors round a row by its place."""
     row, weight = torch.linspace(0.1, 0.9, SPEC.width), torch.linspace(-1, 1, SPEC.width**2).view(SPEC.width, -1).T
     products = row.expand(5, 2, 10, -1).contiguous() @ weight
     return 0.0 if (products == products[0, 0, 0]).all() else 1e-6

@@ -1,4 +1,4 @@
-"""What the paper's theory concludes from the variance of an estimate; test_spsa has the variances themselves."""
+"""Conclusions of the paper's theory from the variance of an estimate; test_spsa has the variances themselves."""
 
 import numpy as np
 import pytest

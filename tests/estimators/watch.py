@@ -1,4 +1,4 @@
-"""What torch computes and allocates inside a block."""
+"""Counts of the work and memory of torch inside a block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Watch(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.operations = 0
-        """Of matrix products, a multiply-add as two."""
+        """Operations of matrix products; a multiply-add counts as two."""
         self.largest = 0
         """Numbers in the largest tensor that an operation returned, as far as memory holds them."""
 

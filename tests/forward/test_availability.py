@@ -1,4 +1,4 @@
-"""What happens with wrong arguments, without a compiler and without the wanted instructions."""
+"""Engines with wrong arguments, without a compiler and without the wanted instructions."""
 
 from __future__ import annotations
 

@@ -168,8 +168,10 @@ def test_same_bits_whatever_shares_the_call(kind, name, make_engine):
 
 @pytest.mark.parametrize(("width", "kind"), [(16, "sparse"), (33, "gaussian")])
 def test_chunks_of_the_torch_engine_change_no_more_than_rounding(width, kind, make_engine, monkeypatch):
-    """Of copies and, unperturbed, of sequences. Products of another shape may round differently, so that the budget,
-    which fixes the chunks, is a constant."""
+    """Chunks of copies and, without perturbations, of sequences agree.
+
+    Products of another shape may round differently, so that the budget, which fixes the chunks, is a constant.
+    """
     case, engine = make_case(width, batch=5, time=6, directions=4, kind=kind), make_engine("torch")
     losses, tokens = case.losses(engine), case.token_losses(engine)
     floats = 10 * width + 256  # of a sequence and time step

@@ -1,4 +1,4 @@
-"""What several workers gather, without processes: every worker's part is computed here, one after the other."""
+"""Losses that several workers gather, without processes: every worker's part is computed here, one after the other."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ VALUES = {
 }
 
 
-# What the paper gives no points for, or on other axes.
+# Figures for which the paper gives no points, or points on other axes.
 WITHOUT_POINTS = ("figure5", "figure14", "figure17", "precision", "sizes", "estimators")
 
 
@@ -133,7 +133,7 @@ def test_a_figure_is_written_with_what_it_draws(name, tmp_path, monkeypatch):
     assert "campaign small: 140,654 parameters, 5e13 operations" in text
     assert_readable(figure)
     if "source" in drawn:
-        # Of the paper's points only these are not of another size and text.
+        # Only these of the paper's points have the same size and text.
         assert ("paper" in set(drawn["source"])) == (name in ("figure4", "figure9", "figure11"))
         drawn = drawn[drawn["source"] == "measured"]
     if name in VALUES:

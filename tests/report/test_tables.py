@@ -39,7 +39,7 @@ import json
 
 include: "Snakefile"
 
-LABELS = [(category(p.kind, p.name), *labels(p.kind, p.name).values()) for p in PRODUCTS]
+LABELS = [(category(p), *labels(p).values()) for p in PRODUCTS]
 Path("told.json").write_text(json.dumps({"labels": LABELS, "made": rules.all.input}))
 """
 

@@ -133,7 +133,7 @@ LESSER = {
     "NPY_DISABLE_CPU_FEATURES": "AVX512_SPR AVX512_ICL AVX512_CLX AVX512_SKX AVX512F AVX2 FMA3 X86_V4 X86_V3",
     "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-AVX512F,-FMA,-FMA4",
 }
-"""What makes torch, numpy and the C library take their code for processors without vector extensions."""
+"""Variables that make torch, numpy and the C library take their code for processors without vector extensions."""
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="these switches are x86's")

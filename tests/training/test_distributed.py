@@ -82,7 +82,7 @@ def test_any_number_of_workers_gives_the_same_bytes(inputs, run, engine, counts)
 
 
 def ended(folder, workers, session, end):
-    """What the run `lost` says that is ended by `end(process)` as soon as its state holds that number of sessions."""
+    """Return the message of the run `lost`, ended by `end(process)` once its state holds that number of sessions."""
     environment = os.environ | {"TORCHELASTIC_ERROR_FILE": str(folder / "error.json")}
     words = command(folder, "long", "lost", workers, {"save_every": 1e-6})
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)

@@ -71,7 +71,7 @@ class Job:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
-    """What a job reads."""
+    """Return the inputs of a job."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "text").mkdir()
     shutil.copy(ROOT / "LICENSE", folder / "text/license.txt")

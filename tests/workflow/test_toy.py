@@ -154,7 +154,7 @@ def test_losses_lead_to_their_evaluation_sets_and_clusters_to_their_router(toy):
 
 def test_the_first_page_answers_what_was_reproduced(toy):
     page = (toy.folder / "results/toy/README.md").read_text()
-    assert page.startswith(f"# Campaign `toy`\n\n{BEGIN}\n\nOf 16 claims of the paper: ")
+    assert page.startswith(f"# Campaign `toy`\n\n{BEGIN}\n\nThe paper makes 16 claims: ")
     for link in re.findall(r"\]\(((?:tables|figures)/[a-z0-9]+\.\w+)\)", page):
         assert (toy.folder / "results/toy" / link).exists(), link
     assert "arithmetic operations" in page
@@ -162,7 +162,7 @@ def test_the_first_page_answers_what_was_reproduced(toy):
 
 
 def test_replay_finds_the_same_bytes_again(toy):
-    """Of one seed of every arm, and of every arm of Table 4 up to its published weights."""
+    """One seed of every arm is replayed, and every arm of Table 4 up to its published weights."""
     said = json.loads(toy.run("soma.cli", "replay", "results/toy", "--json").stdout)
     assert said["counts"] == {"identical": len(said["comparisons"])}
     legs = [found["run"] for found in said["comparisons"] if found["what"].startswith("last leg")]
@@ -194,7 +194,7 @@ def test_verify_finds_what_is_wrong_missing_or_extra(toy, tmp_path):
     assert [line.split()[1] for line in said.splitlines() if line.startswith("wrong")] == [str(copy / VECTORS)]
     (copy / VECTORS).unlink()
     (toy.folder / ".dvcignore").write_text("milestones.safetensors\nvectors.npy\n")
-    assert "more stay where they were made" in toy.run("soma.cli", "verify", str(copy)).stdout
+    assert "more are not shipped" in toy.run("soma.cli", "verify", str(copy)).stdout
     (copy / "tables/table4.md").write_text("better\n")
     flip_a_bit(copy / "routing/labels-n2.npy")
     (copy / "measurements/losses.parquet").unlink()
@@ -364,7 +364,7 @@ def test_a_table_of_ones_own_is_two_functions_and_two_entries(toy, tmp_path):
     catalogue = (source / "catalogue.py").read_text()
     for after, entry in (("_SUMMARIES = (\n", summary_entry), ('    "Ablations": (\n', table_entry)):
         assert catalogue.count(after) == 1
-        catalogue = catalogue.replace(after, f"{after}{entry}\n")
+        catalogue = catalogue.replace(after, f"{after}{entry.strip()},\n")
     (source / "catalogue.py").write_text(catalogue)
     assert copy.planned() == {"summarise": 1, "table": 1, "summary": 1}
     copy.snakemake("results/toy/tables/documents-won.md", "results/toy/README.md")

@@ -2,21 +2,20 @@
 
 # Section and place in it of every product. The report sorts both as text, hence the numbers.
 PLACES = {
-    (product.kind, product.name): (f"{i} {section}", f"{j:02d}")
+    product: (f"{i} {section}", f"{j:02d}")
     for i, (section, products) in enumerate(SECTIONS.items(), 1)
     for j, product in enumerate(products, 1)
 }
 
 
-def category(kind, name):
+def category(product):
     """Return the section of a product in the report."""
-    return PLACES[kind, name][0]
+    return PLACES[product][0]
 
 
-def labels(kind, name):
+def labels(product):
     """Return the label of a product in the report: one alone, since the report would take some of several as switches."""
-    title = name.replace(kind, f"{kind} ") if kind in name else f"{name}, {kind}"
-    return {"product": f"{PLACES[kind, name][1]} {title.capitalize()}"}
+    return {"product": f"{PLACES[product][1]} {product.label}"}
 
 
 rule table:
@@ -29,8 +28,8 @@ rule table:
         html=report(
             f"{TABLE_DIR}/{{name}}.html",
             caption="../report/caption.rst",
-            category=lambda wc: category("table", wc.name),
-            labels=lambda wc: labels("table", wc.name),
+            category=lambda wc: category(TABLES[wc.name]),
+            labels=lambda wc: labels(TABLES[wc.name]),
         ),
     log:
         f"{LOGS}/table-{{name}}.log",
@@ -57,8 +56,8 @@ rule figure:
         svg=report(
             f"{FIGURE_DIR}/{{name}}.svg",
             caption="../report/caption.rst",
-            category=lambda wc: category("figure", wc.name),
-            labels=lambda wc: labels("figure", wc.name),
+            category=lambda wc: category(FIGURES[wc.name]),
+            labels=lambda wc: labels(FIGURES[wc.name]),
         ),
         png=f"{FIGURE_DIR}/{{name}}.png",
         csv=f"{FIGURE_DIR}/{{name}}.csv",

@@ -13,7 +13,7 @@ rule train_seed:
         f"{LOGS}/train-{{run}}-{{part}}.log",
     wildcard_constraints:
         run="seed-.+",
-    # By the main process alone: on a cluster a job that was told to stop must end, or it would run into its time limit.
+    # Only the main process retries: on a cluster a job that was asked to stop must end, or it would reach its time limit.
     retries: 1 if workflow.is_main_process else 0
     threads: lambda wc: CONFIG.compute.threads * workers_of(PLAN.runs[wc.run])
     resources:

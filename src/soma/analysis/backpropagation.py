@@ -32,10 +32,10 @@ def compare(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     for pair in plan.config.products.backpropagation.pairs:
         for budget in plan.config.products.backpropagation.operations:
             row: dict[str, Any] = {"experts": plan.arms[pair[0]].experts, "operations": budget}
-            found = {}
+            by_method = {}
             for name, arm in zip(("zeroth_order", "bptt"), pair, strict=True):
-                found[name] = _by_seed(plan, scores, arm, budget)
-                values = list(found[name].values())
+                by_method[name] = _by_seed(plan, scores, arm, budget)
+                values = list(by_method[name].values())
                 mean = float(np.mean([v[0] for v in values])) if values else float("nan")
                 draws = np.mean([v[1] for v in values], axis=0) if values else np.full(1, np.nan)
                 interval = percentile_interval(mean, draws)
@@ -43,9 +43,9 @@ def compare(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
                 row[f"{name}_interpolated"] = any(v[2] for v in values)
                 row[f"{name}_runs"] = " ".join(r.id for r in plan.arm_runs[arm])
             row["run"] = f"{row['zeroth_order_runs']} {row['bptt_runs']}"
-            seeds = sorted(found["zeroth_order"].keys() & found["bptt"].keys())
+            seeds = sorted(by_method["zeroth_order"].keys() & by_method["bptt"].keys())
             row["interpolated"] = row["zeroth_order_interpolated"] or row["bptt_interpolated"]
-            out.append(row | _difference(found, seeds))
+            out.append(row | _difference(by_method, seeds))
     return pd.DataFrame(out)
 
 
@@ -53,18 +53,18 @@ def _by_seed(plan: Plan, scores: Scores, arm: str, budget: float) -> dict[int, A
     out = {}
     for run in plan.arm_runs[arm]:
         operations = [float(run.operations(u)) for u in run.milestones]
-        found = scores.at_budget(run.id, run.milestones, operations, budget, "last", plan.arms[arm].active)
-        if found is not None:
-            out[run.seed] = found
+        at = scores.at_budget(run.id, run.milestones, operations, budget, "last", plan.arms[arm].active)
+        if at is not None:
+            out[run.seed] = at
     return out
 
 
-def _difference(found: dict[str, dict[int, Any]], seeds: list[int]) -> dict[str, Any]:
+def _difference(by_method: dict[str, dict[int, Any]], seeds: list[int]) -> dict[str, Any]:
     if not seeds:
         nothing = Interval(float("nan"), float("nan"), float("nan"))
         return interval_columns("difference", nothing, None) | {"seeds": 0}
-    per_seed = np.array([found["bptt"][s][0] - found["zeroth_order"][s][0] for s in seeds])
-    draws = np.mean([found["bptt"][s][1] - found["zeroth_order"][s][1] for s in seeds], axis=0)
+    per_seed = np.array([by_method["bptt"][s][0] - by_method["zeroth_order"][s][0] for s in seeds])
+    draws = np.mean([by_method["bptt"][s][1] - by_method["zeroth_order"][s][1] for s in seeds], axis=0)
     interval = percentile_interval(float(per_seed.mean()), draws)
     return interval_columns("difference", interval, seed_interval(per_seed)) | {"seeds": len(seeds)}
 

@@ -8,10 +8,12 @@ Shapes: R draws, n documents, C columns (runs, milestones, ...).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from soma.numerics.rng import Stream
@@ -26,9 +28,6 @@ class Interval:
     mean: float
     low: float
     high: float
-
-    def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
 
 
 class DocumentBootstrap:
@@ -68,6 +67,14 @@ def seed_interval(values: NDArray[np.float64]) -> Interval | None:
     mean = float(values.mean())
     half = float(stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / np.sqrt(len(values)))
     return Interval(mean, mean - half, mean + half)
+
+
+def over_runs(values: Sequence[float] | pd.Series) -> tuple[float, Interval | None] | None:
+    """Return the mean over runs with its Student-t 95 % interval, which a single run lacks; None if a run has none."""
+    per_run = np.asarray(values, dtype=np.float64)
+    if not len(per_run) or np.isnan(per_run).any():
+        return None
+    return float(per_run.mean()), seed_interval(per_run)
 
 
 def interval_columns(value: str, interval: Interval, over_seeds: Interval | None) -> dict[str, Any]:

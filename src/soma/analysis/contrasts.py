@@ -123,15 +123,15 @@ def at_equal_cost(
     for pair in pairs:
         ends = min(cost[run.id][-1] for run in pair), max(cost[run.id][0] for run in pair)
         budget = ends[0] if where == "late" else ends[1]
-        found = []
+        at_cost = []
         for side, run in zip((ours, theirs), pair, strict=True):
             _, _, iterate, k = side.key(plan, run)
-            found.append(scores.at_budget(run.id, run.milestones, cost[run.id], budget, iterate, k))
-        if found[0] is None or found[1] is None:
+            at_cost.append(scores.at_budget(run.id, run.milestones, cost[run.id], budget, iterate, k))
+        if at_cost[0] is None or at_cost[1] is None:
             continue
-        means.append(found[0][0] - found[1][0])
-        draws.append(found[0][1] - found[1][1])
-        between |= found[0][2] or found[1][2]
+        means.append(at_cost[0][0] - at_cost[1][0])
+        draws.append(at_cost[0][1] - at_cost[1][1])
+        between |= at_cost[0][2] or at_cost[1][2]
         runs += [run.id for run in pair]
     if not means:
         nothing = np.full((1,), np.nan)

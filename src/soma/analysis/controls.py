@@ -112,3 +112,19 @@ def _time(plan: Plan, arms: Sequence[str], costs: pd.DataFrame) -> dict[str, lis
         names = ["aggregate device time", *extra]
         out[run.id] = [sum(float(values.loc[(run.id, u, name)]) for name in names) for u in run.milestones]
     return out
+
+
+def precisions_lost_and_kept(rows: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Divide matrix products by what they leave of the finite difference at trained weights (B6).
+
+    Args:
+        rows: rows of the measurement `precision`.
+
+    Returns:
+        The largest eps at which the error reaches the difference itself, for each precision that ever does, and the
+        error at the smallest eps for every other.
+    """
+    trained = rows[rows["weights"] == "trained"]
+    lost = trained[trained["error"] >= 1].groupby("precision", sort=False)["eps"].max()
+    kept = trained[(trained["eps"] == rows["eps"].min()) & ~trained["precision"].isin(lost.index)]
+    return lost, kept.set_index("precision")["error"]

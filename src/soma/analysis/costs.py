@@ -96,6 +96,11 @@ def at_budget(costs: pd.DataFrame, runs: Sequence[RunSpec], quantity: str) -> pd
     return costs[ends & costs["run"].isin([run.id for run in runs])].drop_duplicates("run")["value"]
 
 
+def seconds_per_update(costs: pd.DataFrame, runs: Sequence[RunSpec], quantity: str) -> pd.Series:
+    """Return a time of each run, such as `aggregate device time`, divided by its number of updates."""
+    return at_budget(costs, runs, quantity) / runs[0].updates
+
+
 def processor_shares(costs: pd.DataFrame) -> pd.Series:
     """Return every run's share of its threads' processors, which falls below 1 where something ran beside it."""
     return costs.groupby("run")["processor_share"].first()

@@ -115,3 +115,8 @@ def throughput(plan: Plan, rows: pd.DataFrame, arm: str) -> float:
     """Return the scored bytes per second of an arm, averaged over its runs; `rows` are of the measurement."""
     speed = rows.set_index("run")["scored_bytes_per_second"]
     return float(speed.loc[[run.id for run in plan.arm_runs[arm]]].mean())
+
+
+def median_and_range(values: pd.Series) -> tuple[float, float, float]:
+    """Return median, smallest and largest value over runs; one disturbed run would move a mean."""
+    return float(values.median()), float(values.min()), float(values.max())

@@ -1,4 +1,4 @@
-"""What a function of the catalogue reads, loaded from the files of a campaign."""
+"""The inputs of the catalogue's functions, loaded from the files of a campaign."""
 
 from __future__ import annotations
 

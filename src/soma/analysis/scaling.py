@@ -133,15 +133,15 @@ def budgets(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     scores = scores_of(plan, rows)
     out: list[dict[str, Any]] = []
     for budget in plan.config.products.sweep.operations:
-        found: list[dict[str, Any]] = []
+        reaching: list[dict[str, Any]] = []
         for arm in {plan.arm_runs[arm][0].id: arm for _, _, arm in variants(plan)}.values():  # some share a run
             row = _at(plan, scores, arm, budget)
             if row is not None:
                 s = plan.arm_runs[arm][0].settings
                 sizes = {"experts": s.experts, "n_pert": s.n_pert, "batch": s.batch * s.accumulation}
-                found.append({"operations": budget, "arm": arm} | sizes | row)
-        best = min(found, key=lambda row: float(row["loss"]), default=None)
-        out += [row | {"best": row is best} for row in found]
+                reaching.append({"operations": budget, "arm": arm} | sizes | row)
+        best = min(reaching, key=lambda row: float(row["loss"]), default=None)
+        out += [row | {"best": row is best} for row in reaching]
     return pd.DataFrame(out)
 
 
@@ -156,11 +156,11 @@ def best_counts(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     out: list[dict[str, Any]] = []
     for total in totals:
         for each in np.geomspace(min(s / n for (n, _), s in zip(arms, starts, strict=True)), per_expert, CELLS):
-            found = {n: row for n, arm in arms if (row := _at(plan, scores, arm, min(total, n * each))) is not None}
-            if found:
-                n = min(found, key=lambda n: found[n]["loss"])
-                reached = {"reached": " ".join(map(str, found)), "run": found[n]["run"]}
-                out.append({"total": total, "per_expert": each, "best": n, "loss": found[n]["loss"]} | reached)
+            covering = {n: row for n, arm in arms if (row := _at(plan, scores, arm, min(total, n * each))) is not None}
+            if covering:
+                n = min(covering, key=lambda n: covering[n]["loss"])
+                reached = {"reached": " ".join(map(str, covering)), "run": covering[n]["run"]}
+                out.append({"total": total, "per_expert": each, "best": n, "loss": covering[n]["loss"]} | reached)
     return pd.DataFrame(out)
 
 
@@ -169,17 +169,17 @@ def _at(plan: Plan, scores: Scores, arm: str, operations: float) -> dict[str, An
 
     A run cannot spend more than it was trained for: beyond that, its final loss counts.
     """
-    found = []
+    at_budget = []
     for run in plan.arm_runs[arm]:
         spent = [float(run.operations(update)) for update in run.milestones]
         at = scores.at_budget(run.id, run.milestones, spent, min(operations, spent[-1]), "last", plan.arms[arm].active)
         if at is None:
             return None
-        found.append(at)
-    means = np.array([mean for mean, _, _ in found])
-    interval = percentile_interval(float(means.mean()), np.mean([draws for _, draws, _ in found], axis=0))
+        at_budget.append(at)
+    means = np.array([mean for mean, _, _ in at_budget])
+    interval = percentile_interval(float(means.mean()), np.mean([draws for _, draws, _ in at_budget], axis=0))
     runs = " ".join(run.id for run in plan.arm_runs[arm])
-    facts = {"interpolated": any(between for _, _, between in found), "seeds": len(found), "run": runs}
+    facts = {"interpolated": any(between for _, _, between in at_budget), "seeds": len(at_budget), "run": runs}
     return interval_columns("loss", interval, seed_interval(means)) | facts
 
 

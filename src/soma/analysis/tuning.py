@@ -37,11 +37,11 @@ def search(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     tuning = plan.config.products.tuning
     out: list[dict[str, Any]] = []
     for base in (tuning.soma, tuning.spsa):
-        found: list[dict[str, Any]] = []
+        candidates: list[dict[str, Any]] = []
         for name, change in tuning.variants(base).items():
             rates = {"lr": change["lr"], "eps": change["eps"]}
-            found.append({"base": base, "arm": name, **rates, **_outcome(plan, rows, name)})
-        out += _chosen(found, base, tuple(rates))
+            candidates.append({"base": base, "arm": name, **rates, **_outcome(plan, rows, name)})
+        out += _chosen(candidates, base, tuple(rates))
     return pd.DataFrame(out)
 
 
@@ -54,22 +54,24 @@ def search_populations(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     """
     product = plan.config.products.populations
     configured = plan.arms[product.arm].eggroll if product.arm in plan.arms else None
-    found: list[dict[str, Any]] = []
+    candidates: list[dict[str, Any]] = []
     for setting, name in zip(product.settings, plan.groups["populations"], strict=True):
         values = setting.model_dump()
         own = {key: getattr(configured, key, None) for key in values}
         row = _outcome(plan, rows, name)
         updates = plan.arm_runs[name][0].updates
-        found.append({"arm": name, **values, "updates": updates, **row, "configured": own == values})
-    return pd.DataFrame(_chosen(found, product.arm, tuple(product.settings[0].model_dump())))
+        candidates.append({"arm": name, **values, "updates": updates, **row, "configured": own == values})
+    return pd.DataFrame(_chosen(candidates, product.arm, tuple(product.settings[0].model_dump())))
 
 
-def _chosen(found: list[dict[str, Any]], base: str, axes: Sequence[str]) -> list[dict[str, Any]]:
+def _chosen(candidates: list[dict[str, Any]], base: str, axes: Sequence[str]) -> list[dict[str, Any]]:
     """Add `chosen`, and the axes on which the chosen setting has the smallest or largest value (`edge`)."""
-    best = lowest([row["loss"] for row in found], base)
-    tried = {axis: {row[axis] for row in found} for axis in axes}
-    ends = [a for a, values in tried.items() if len(values) > 1 and found[best][a] in (min(values), max(values))]
-    return [row | {"chosen": i == best, "edge": " and ".join(ends) if i == best else ""} for i, row in enumerate(found)]
+    best = lowest([row["loss"] for row in candidates], base)
+    tried = {axis: {row[axis] for row in candidates} for axis in axes}
+    ends = [a for a, values in tried.items() if len(values) > 1 and candidates[best][a] in (min(values), max(values))]
+    return [
+        row | {"chosen": i == best, "edge": " and ".join(ends) if i == best else ""} for i, row in enumerate(candidates)
+    ]
 
 
 def _outcome(plan: Plan, rows: pd.DataFrame, arm: str) -> dict[str, Any]:
@@ -105,8 +107,8 @@ def compare(plan: Plan, searched: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFr
     scores = scores_of(plan, rows)
     arms = {"soma": chosen[tuning.soma], "spsa": chosen[tuning.spsa]}
     runs = {name: plan.arm_runs[arm] for name, arm in arms.items()}
-    found = {name: scores.loss([Side(arm).key(plan, run) for run in runs[name]]) for name, arm in arms.items()}
-    (soma, soma_draws), (spsa, spsa_draws) = found["soma"], found["spsa"]
+    losses = {name: scores.loss([Side(arm).key(plan, run) for run in runs[name]]) for name, arm in arms.items()}
+    (soma, soma_draws), (spsa, spsa_draws) = losses["soma"], losses["spsa"]
     every = np.arange(len(tuning.seeds))
     out = []
     for seed, which in [*zip(tuning.seeds, every[:, None], strict=True), (None, every)]:

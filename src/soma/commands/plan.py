@@ -59,7 +59,7 @@ def _plan_lines(planned: Plan, rate: float | None) -> list[str]:
     serving = {arm: _served(planned, arm) for arm in planned.config.products.inference.arms}
     most, least = max(serving, key=serving.__getitem__), min(serving, key=serving.__getitem__)
     ratio = significant(serving[most] / serving[least])
-    return [*lines, f"of Table 12's arms, {most} takes {ratio} times the operations of {least} to serve a byte"]
+    return [*lines, f"to serve a byte, {most} needs {ratio} times the operations of {least} (arms of Table 12)"]
 
 
 def runs_by_group(planned: Plan) -> dict[str, list[RunSpec]]:

@@ -44,7 +44,7 @@ def _status_lines(planned: Plan, results: Path) -> list[str]:
         speed = dict.fromkeys(left, sum(spent.values()) / sum(seconds.values()))
         speed |= {method: spent[method] / seconds[method] for method in spent}
         hours = sum(work / speed[method] for method, work in left.items()) / 3600
-        lines.append(f"left: {significant(hours)} device-hours of updates, every method at its speed so far")
+        lines.append(f"left: {significant(hours)} device-hours of updates, at the speed of each method so far")
     lines.append("")
     kinds = {"evaluation": "*/*.parquet", "measurements": "*.parquet", "tables": "*.md", "figures": "*.svg"}
     for folder, wanted in kinds.items():

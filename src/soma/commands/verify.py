@@ -33,7 +33,7 @@ def verify(results: Path) -> None:
             f"{results}: {count} of {len(known)} files differ from the manifest; delete those that are wrong or "
             "extra and run snakemake again."
         )
-    elsewhere = f" ({len(absent)} more stay where they were made)" if absent else ""
+    elsewhere = f" ({len(absent)} more are not shipped)" if absent else ""
     print(f"{results}: {len(known.keys() & present)} files, all as the manifest says{elsewhere}")
 
 

@@ -77,8 +77,7 @@ def _shown_in(title: str) -> str:
         losses = {name for read in summary.reads if isinstance(read, Losses) for name in read.products}
         if product in losses or names & {read for read in summary.reads if isinstance(read, str)}:
             names.add(summary.name)
-    shown = [p for p in PRODUCTS if names & {read for read in p.reads if isinstance(read, str)}]
-    texts = [p.name.replace(p.kind, f"{p.kind} ") if p.kind in p.name else f"{p.kind} `{p.name}`" for p in shown]
+    texts = [p.label for p in PRODUCTS if names & {read for read in p.reads if isinstance(read, str)}]
     claims = [claim.name for claim in CLAIMS if names & set(claim.reads)]
     if not texts:
         return ""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from soma.analysis.bootstrap import seed_interval
+from soma.analysis import bootstrap
 from soma.analysis.gradients import AGREE, references_at_end
 from soma.analysis.verdict import Difference, difference_of
 from soma.config.campaign import Arm
@@ -82,10 +82,11 @@ def searched_cell(row: Any) -> Cell:
 
 def over_runs(values: Sequence[float] | pd.Series, digits: int, runs: str) -> Cell:
     """Return the mean over runs with its Student-t 95 % interval, which a single run lacks."""
-    per_run = np.asarray(values, dtype=np.float64)
-    if not len(per_run) or np.isnan(per_run).any():
+    known = bootstrap.over_runs(values)
+    if known is None:
         return NOT_RUN
-    cell, interval = number(float(per_run.mean()), "measured", digits, runs), seed_interval(per_run)
+    mean, interval = known
+    cell = number(mean, "measured", digits, runs)
     if interval is None:
         return cell
     half = number(interval.high - interval.mean, "measured", digits).text

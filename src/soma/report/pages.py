@@ -2,9 +2,9 @@
 
 `python -m soma.report.pages` writes them.
 
-README.md opens with the first screen of the campaign's own page. docs/results.md is built from
-docs/results.template.md, in which `{{test loss/soma-n2}}` stands for a number of the campaign's metrics.json and
-becomes a link to the table that contains it.
+README.md opens with the first screen of the campaign's own page, and lists the products of the catalogue.
+docs/results.md is built from docs/results.template.md, in which `{{test loss/soma-n2}}` stands for a number of the
+campaign's metrics.json and becomes a link to the table that contains it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from soma.catalogue import SECTIONS, Product
 from soma.errors import SomaError
 from soma.files.atomic import read_json, write_bytes
 from soma.report.summary import BEGIN, END
@@ -29,6 +30,32 @@ TABLES = {
     "sizes": "sizes",
 }
 """The table that contains each entry of metrics.json."""
+PRODUCTS_BEGIN, PRODUCTS_END = "<!-- products: begin -->", "<!-- products: end -->"
+"""Marks around README.md's list of products."""
+
+
+def with_products(page: str, folder: str) -> str:
+    """Replace a page's list of products by the catalogue's, with links relative to the page.
+
+    Args:
+        folder: folder of the campaign, relative to the page.
+    """
+    lines = ["| section | tables and figures |", "| --- | --- |"]
+    for section, products in SECTIONS.items():
+        texts = [f"[{p.label}]({folder}/{_file(p)}): {_titled(p)}" for p in products]
+        lines.append(f"| {section} | {'; '.join(texts)} |")
+    block = "\n".join([PRODUCTS_BEGIN, "", *lines, "", PRODUCTS_END])
+    return page.replace(_inside(page, PRODUCTS_BEGIN, PRODUCTS_END).group(), block)
+
+
+def _file(product: Product) -> str:
+    return f"{product.kind}s/{product.name}.{'md' if product.kind == 'table' else 'png'}"
+
+
+def _titled(product: Product) -> str:
+    """Return a product's title without its number, as part of a sentence."""
+    title = product.title.removeprefix(f"{product.label}. ")
+    return title[0].lower() + title[1:]
 
 
 def opened(page: str, campaign: str, folder: str) -> str:
@@ -61,11 +88,11 @@ def filled(template: str, metrics: Mapping[str, Any], folder: str) -> str:
     return re.sub(r"\{\{(?P<path>[^{}:]+(?:: [^{}:]+)*)(?::(?P<form>[^{} ]+))?\}\}", number, template)
 
 
-def _inside(page: str) -> re.Match[str]:
-    found = re.search(f"{BEGIN}.*{END}", page, re.S)
-    if found is None:
-        raise SomaError(f"a page lacks the marks {BEGIN} and {END}.")
-    return found
+def _inside(page: str, begin: str = BEGIN, end: str = END) -> re.Match[str]:
+    marked = re.search(f"{begin}.*{end}", page, re.S)
+    if marked is None:
+        raise SomaError(f"a page lacks the marks {begin} and {end}.")
+    return marked
 
 
 def pages() -> dict[Path, str]:
@@ -73,7 +100,9 @@ def pages() -> dict[Path, str]:
     readme, results = Path("README.md"), Path("docs/results.md")
     template, metrics = Path("docs/results.template.md"), read_json(CAMPAIGN / "metrics.json")
     return {
-        readme: opened(readme.read_text(), (CAMPAIGN / "README.md").read_text(), CAMPAIGN.as_posix()),
+        readme: with_products(
+            opened(readme.read_text(), (CAMPAIGN / "README.md").read_text(), CAMPAIGN.as_posix()), CAMPAIGN.as_posix()
+        ),
         results: filled(template.read_text(), metrics, f"../{CAMPAIGN.as_posix()}"),
     }
 

@@ -97,7 +97,7 @@ def _near(axis: Axes, labels: Sequence[Label]) -> None:
         )  # fmt: skip
         extent = text.get_window_extent(figure.canvas.get_renderer())
         point = axis.transData.transform((label.x, label.y))
-        found = []
+        places = []
         for radius, dx, dy in _around():
             side = 0.0 if dx > 2 else 1.0 if dx < -2 else 0.5  # fraction of the text's width left of its anchor
             left, middle = point + np.array([dx, dy]) * _pixels(axis) - [side * extent.width, 0]
@@ -105,8 +105,8 @@ def _near(axis: Axes, labels: Sequence[Label]) -> None:
             covered = sum(box.overlaps(other) for other in taken)
             edge = 3 * _pixels(axis)  # half a marker
             points = ((drawn > np.asarray(box.min) - edge) & (drawn < np.asarray(box.max) + edge)).all(axis=1).sum()
-            found.append((1000 * covered + 300 * (not _inside(box, axis)) + 10 * points + radius, dx, dy, side, box))
-        _, dx, dy, side, box = min(found, key=lambda place: place[0])
+            places.append((1000 * covered + 300 * (not _inside(box, axis)) + 10 * points + radius, dx, dy, side, box))
+        _, dx, dy, side, box = min(places, key=lambda place: place[0])
         taken.append(box)
         text.set_horizontalalignment("left" if side == 0 else "right" if side == 1 else "center")
         text.set_position((dx, dy))
@@ -143,5 +143,5 @@ def _drawn(axis: Axes) -> NDArray[np.float64]:
     paths = [np.repeat(path, 10, axis=0) if len(path) == 1 else path for path in paths]  # a marker on its own
     steps = np.linspace(0, 1, 20)[:, None]
     dense = [a + steps * (b - a) for path in paths for a, b in itertools.pairwise(path)]
-    found = np.concatenate([*paths, *dense]) if paths else np.zeros((0, 2))
-    return found[np.isfinite(found).all(axis=1)]
+    points = np.concatenate([*paths, *dense]) if paths else np.zeros((0, 2))
+    return points[np.isfinite(points).all(axis=1)]

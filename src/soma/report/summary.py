@@ -56,9 +56,10 @@ def _control_row(plan: Plan, row: Any) -> tuple[str, ...]:
 
 
 def _link(name: str) -> str:
-    """Return a link to a table's page or a figure's picture."""
-    title = name.capitalize().replace("Table", "Table ").replace("Figure", "Figure ")
-    return f"[{title}](figures/{name}.png)" if name.startswith("figure") else f"[{title}](tables/{name}.md)"
+    """Return a link to a table's page or a figure's picture; the name of a table comes first."""
+    if name in TABLES:
+        return f"[{TABLES[name].label}](tables/{name}.md)"
+    return f"[{FIGURES[name].label}](figures/{name}.png)"
 
 
 def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

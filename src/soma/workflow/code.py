@@ -75,12 +75,12 @@ class _CodeOfRecord(str):
     Only after the job is it known which engine `auto` chose on the machine that ran it.
     """
 
-    found: Callable[[], str]
+    determine: Callable[[], str]
 
-    def __new__(cls, found: Callable[[], str]) -> _CodeOfRecord:
-        self = super().__new__(cls, found())
-        self.found = found
+    def __new__(cls, determine: Callable[[], str]) -> _CodeOfRecord:
+        self = super().__new__(cls, determine())
+        self.determine = determine
         return self
 
     def __repr__(self) -> str:
-        return repr(self.found())
+        return repr(self.determine())

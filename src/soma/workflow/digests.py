@@ -31,16 +31,18 @@ RUNNERS = "soma.inference.model.RUNNERS"
 LOADERS = "soma.data.sources.LOADERS"
 
 LEFT_OUT = {
-    **dict.fromkeys((LEARNERS, ENGINES, RUNNERS, LOADERS), "of what they list, the label names what is used"),
-    "soma.config.training.Compute": "says where a job runs and how fast; the label names the engine",
-    "soma.errors": "says what stopped a job, which then has no output",
-    "soma.files.hashes.check_files": "stops a job or lets it go on",
-    "soma.files.atomic.atomic_path": "puts a whole file in its place, whatever it holds",
-    "soma.files.atomic.atomic_directory": "does so with a folder",
-    "soma.files.atomic.write_bytes": "does so with bytes",
-    "soma.accounting.cost": "takes times, which are in no weight, loss or history; the rows of costs start from it",
-    "soma.accounting.machine": "names the device that times were taken on; the measurements of times start from it",
-    "soma.catalogue": "of its entries, the label names the one that counts; the first page starts from all of it",
+    **dict.fromkeys(
+        (LEARNERS, ENGINES, RUNNERS, LOADERS), "lists of variants, of which the label names the one in use"
+    ),
+    "soma.config.training.Compute": "place and speed of a job; the label names the engine",
+    "soma.errors": "the reason why a job stopped, which then has no output",
+    "soma.files.hashes.check_files": "a check that stops a job or changes nothing",
+    "soma.files.atomic.atomic_path": "moves a finished file into place, whatever it contains",
+    "soma.files.atomic.atomic_directory": "moves a finished folder into place",
+    "soma.files.atomic.write_bytes": "moves finished bytes into place",
+    "soma.accounting.cost": "times, which enter no weight, loss or history; the rows of costs start from it",
+    "soma.accounting.machine": "the name of the device behind times; measurements of times start from it",
+    "soma.catalogue": "a list of entries, of which the label names the one in use; the first page starts from it",
 }
 """Modules and definitions that are not followed, and why they cannot change a result. A step that starts from one of
 them includes it."""
@@ -221,9 +223,9 @@ class Package:
     def _entries(self, registry: str) -> dict[str, str]:
         """Return the full name of every entry of a registry, which is parsed, not imported."""
         module, _, name = registry.rpartition(".")
-        found = self.module(module)
-        assert found is not None
-        [statement] = found.definitions[name]
+        parsed = self.module(module)
+        assert parsed is not None
+        [statement] = parsed.definitions[name]
         assert isinstance(statement, ast.Assign)
         return {key: path.replace(":", ".") for key, path in ast.literal_eval(statement.value).items()}
 
@@ -274,10 +276,10 @@ class _Walk:
 
     def use(self, full: str) -> None:
         """Follow a full name to its definition, or to all definitions of a module."""
-        found = self.package.locate(full)
-        if found is None:
+        located = self.package.locate(full)
+        if located is None:
             return
-        name, module, own = found
+        name, module, own = located
         self._load(name)
         for definition in module.definitions if own is None else [own]:
             key = f"{name}.{definition}"
@@ -290,10 +292,10 @@ class _Walk:
 
     def _load(self, full: str) -> None:
         """Follow the side effects and imports of a module."""
-        found = self.package.locate(full)
-        if found is None or found[0] in self._loaded:
+        located = self.package.locate(full)
+        if located is None or located[0] in self._loaded:
             return
-        name, module, _ = found
+        name, module, _ = located
         self._loaded.add(name)
         self._load(name.rpartition(".")[0])
         if module.effects:
@@ -305,22 +307,22 @@ class _Walk:
         meanings = [self.package.meaning(statement) for statement in statements]
         self.reached[key] = ""  # a definition may refer to itself
         used, stands = set(), set()
-        for found in meanings:
-            used |= found.imports
-            for word in found.names:
+        for each in meanings:
+            used |= each.imports
+            for word in each.names:
                 first, dot, attributes = word.partition(".")
                 if first in module.definitions:
                     used.add(f"{name}.{first}")
                 if first in module.imports:
                     used.add(module.imports[first] + dot + attributes)
                     stands.add(f"{first} is {module.imports[first]}")
-        self.reached[key] = "\n".join([*(found.text for found in meanings), *sorted(stands)])
+        self.reached[key] = "\n".join([*(each.text for each in meanings), *sorted(stands)])
         for full in sorted(used):
             self.use(full)
-        for found in meanings:
-            for full in found.loads:
+        for each in meanings:
+            for full in each.loads:
                 self._load(full)
-            for source in found.sources:
+            for source in each.sources:
                 self._compile(module.folder / source)
 
     def _compile(self, path: Path) -> None:

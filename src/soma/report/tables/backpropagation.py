@@ -58,6 +58,6 @@ def _hours(row: Mapping[str, Any]) -> tuple[Cell, Cell]:
     """Return the paper's losses of both methods at its three budgets."""
     if not row:
         return number(None, "paper"), number(None, "paper")
-    found = [[row[budget][method] for budget in ("h50", "h75", "h100")] for method in ("soma", "bptt")]
-    soma, bptt = (Cell(", ".join(f"{loss:.4f}" for loss in losses), "paper", losses[-1]) for losses in found)
+    by_method = [[row[budget][method] for budget in ("h50", "h75", "h100")] for method in ("soma", "bptt")]
+    soma, bptt = (Cell(", ".join(f"{loss:.4f}" for loss in losses), "paper", losses[-1]) for losses in by_method)
     return soma, bptt

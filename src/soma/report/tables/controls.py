@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from soma.analysis.controls import beside_curve
+from soma.analysis.controls import beside_curve, precisions_lost_and_kept
 from soma.analysis.verdict import difference_of
 from soma.catalogue import CONTROLS
 from soma.plan import Plan
@@ -147,12 +147,10 @@ def precision(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
 
 def precision_finding(rows: pd.DataFrame) -> str:
     """State which matrix products keep the difference at trained weights, and from which ε down others lose it."""
-    trained, smallest = rows[rows["weights"] == "trained"], rows["eps"].min()
-    lost = trained[trained["error"] >= 1].groupby("precision", sort=False)["eps"].max()
-    kept = trained[(trained["eps"] == smallest) & ~trained["precision"].isin(lost.index)]
+    lost, kept = precisions_lost_and_kept(rows)
     parts = [f"{name} loses it (an error of 1 or more) from ε = {eps:g} down" for name, eps in lost.items()]
     if len(kept):
-        most = f"with an error of at most {kept['error'].max():.1e}"
-        parts = [f"{', '.join(kept['precision'])} keep the difference down to ε = {smallest:g}, {most}", *parts]
+        smallest, most = rows["eps"].min(), f"with an error of at most {kept.max():.1e}"
+        parts = [f"{', '.join(kept.index)} keep the difference down to ε = {smallest:g}, {most}", *parts]
     runs = rows["run"].nunique()
     return f"B6: at trained weights {'; '.join(parts)}. Runs: {runs}, so there is no interval over seeds."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from soma.analysis.costs import QUANTITIES, WHOLE_JOBS, at_budget, processor_shares
+from soma.analysis.costs import QUANTITIES, WHOLE_JOBS, at_budget, processor_shares, seconds_per_update
 from soma.analysis.scaling import AXES, variants
 from soma.plan import Plan
 from soma.report.labels import (
@@ -96,18 +96,17 @@ def steps(plan: Plan, paper: PaperValues, costs: pd.DataFrame) -> Table:
     """Tabulate the time of a global step as N, n_pert or B grows, from recorded updates."""
     names = dict(zip(AXES, ("n", "n_pert_at_n8", "batch_at_n8"), strict=True))
     theirs = {axis: dict(paper.tables["figure7"]["seconds_per_update"][name]) for axis, name in names.items()}
-    values = costs.drop_duplicates(["run", "update", "quantity"]).set_index(["run", "update", "quantity"])
+    shares = processor_shares(costs)
     cells: list[tuple[Cell, ...]] = []
     for axis in AXES:
         for value, arm in [(value, arm) for name, value, arm in variants(plan) if name == axis]:
             runs = plan.arm_runs[arm]
             ids = " ".join(run.id for run in runs)
-            ends = [(run.id, run.updates) for run in runs]
             seconds = [
-                [values.loc[(*end, quantity), "value"] / end[1] for end in ends]
+                seconds_per_update(costs, runs, quantity)
                 for quantity in ("aggregate device time", "idealised elapsed time")
             ]
-            share = min(values.loc[(*end, "aggregate device time"), "processor_share"] for end in ends)
+            share = shares.loc[[run.id for run in runs]].min()
             cells.append(
                 (
                     Cell(AXES[axis]),

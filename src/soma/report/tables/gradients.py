@@ -34,22 +34,22 @@ def table8(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
     for arm in plan.config.products.reference.arms:
         runs = plan.arm_runs[arm]
         of_arm = own[own["run"].isin([run.id for run in runs])]
-        for update, found in of_arm.groupby("update"):
-            names, error = " ".join(found["run"]), over_runs(found["error"], -1, " ".join(found["run"]))
-            if len(found) == 1:
-                error = with_error(found["error"].iloc[0], found["error_se"].iloc[0], -1, names)
-            agree = (found["cosine_distance"] <= AGREE).all()
+        for update, at_update in of_arm.groupby("update"):
+            names, error = " ".join(at_update["run"]), over_runs(at_update["error"], -1, " ".join(at_update["run"]))
+            if len(at_update) == 1:
+                error = with_error(at_update["error"].iloc[0], at_update["error_se"].iloc[0], -1, names)
+            agree = (at_update["cosine_distance"] <= AGREE).all()
             check = "agree" if agree else "disagree: error not trusted"
             cells.append(
                 (
                     Cell(str(runs[0].experts), "set", runs[0].experts),
                     number(int(update), "set", -1),
-                    number(int(found["reference_sequences"].iloc[0]), "set", -1),
-                    over_runs(found["cosine_distance"], 5, names),
+                    number(int(at_update["reference_sequences"].iloc[0]), "set", -1),
+                    over_runs(at_update["cosine_distance"], 5, names),
                     Cell(check, "measured", check, run=names),
                     error,
-                    over_runs(found["aggregate_seconds"], 3, names),
-                    number(len(found), "set", -1),
+                    over_runs(at_update["aggregate_seconds"], 3, names),
+                    number(len(at_update), "set", -1),
                     *_references(
                         theirs.get(runs[0].experts, {}), "init" if update < runs[0].updates else "updates_10k"
                     ),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from statistics import median
 from typing import Any
 
 import pandas as pd
 
+from soma.analysis.inference import median_and_range
 from soma.plan import Plan
 from soma.report.labels import (
     RUN_NOTE,
@@ -27,19 +27,19 @@ def table12(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
     cells: list[tuple[Cell, ...]] = []
     for arm in plan.config.products.inference.arms:
         runs = plan.arm_runs[arm]
-        found = rows[rows["run"].isin([run.id for run in runs])]
-        names = " ".join(found["run"])
+        own = rows[rows["run"].isin([run.id for run in runs])]
+        names = " ".join(own["run"])
         cells.append(
             (
                 Cell(arm_label(plan.arms[arm])),
-                number(int(found["k"].iloc[0]), "set", -1),
-                number(int(found["requests"].iloc[0]), "set", -1),
-                over_runs(found["scored_bytes_per_second"] / 1e6, 4, names),
-                over_runs(found["seconds"] * 1e3, 1, names),
-                _latency(found["latency_seconds"] * 1e3, names),
-                over_runs(100 * found["routing_share"], 2, names),
-                over_runs(found["peak_bytes"] / 2**20, 1, names),
-                number(len(found), "set", -1),
+                number(int(own["k"].iloc[0]), "set", -1),
+                number(int(own["requests"].iloc[0]), "set", -1),
+                over_runs(own["scored_bytes_per_second"] / 1e6, 4, names),
+                over_runs(own["seconds"] * 1e3, 1, names),
+                _latency(own["latency_seconds"] * 1e3, names),
+                over_runs(100 * own["routing_share"], 2, names),
+                over_runs(own["peak_bytes"] / 2**20, 1, names),
+                number(len(own), "set", -1),
                 *_throughput(theirs.pop(runs[0].experts, {})),
             )
         )
@@ -66,9 +66,9 @@ def table12(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
 
 
 def _latency(values: pd.Series, runs: str) -> Cell:
-    middle, low, high = median(values), values.min(), values.max()
+    middle, low, high = median_and_range(values)
     spread = f" [{low:.2f} to {high:.2f}]" if len(values) > 1 else ""
-    return Cell(f"{middle:.2f}{spread}", "measured", float(middle), float(low), float(high), runs)
+    return Cell(f"{middle:.2f}{spread}", "measured", middle, low, high, runs)
 
 
 def _throughput(row: Mapping[str, Any]) -> tuple[Cell, ...]:

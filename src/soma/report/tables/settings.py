@@ -71,13 +71,13 @@ def _windows(entry: Mapping[str, Any]) -> str:
 def table2(plan: Plan, paper: PaperValues) -> Table:
     """Tabulate parameters at fixed total size, with each size in Table 4 once."""
     theirs = {row["n"]: row for row in paper.tables["table2"]}
-    found: dict[tuple[int, str, int], RunSpec] = {}
+    distinct: dict[tuple[int, str, int], RunSpec] = {}
     for name in plan.config.products.fixed_size.arms:
         run = plan.arm_runs[name][0]
         family = "GRU" if run.settings.method == "eggroll" else "LSTM"
-        found.setdefault((run.experts, family, run.settings.width), run)
+        distinct.setdefault((run.experts, family, run.settings.width), run)
     rows: list[tuple[int, RunSpec | None, Mapping[str, Any]]] = []
-    for (n, family, _), run in found.items():
+    for (n, family, _), run in distinct.items():
         rows.append((n, run, theirs.pop(n, {}) if family == "LSTM" else {}))
     rows += [(n, None, row) for n, row in theirs.items()]
     cells = tuple(_parameter_row(*row) for row in sorted(rows, key=lambda row: row[0]))

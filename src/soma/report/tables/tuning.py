@@ -33,14 +33,16 @@ def table6(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
         return bool(own["eps"].nunique() > 1 and own.loc[own["lr"] == row.lr, "eps"].nunique() == 1)
 
     cells: list[tuple[Cell, ...]] = []
-    for (lr, eps), found in rows.groupby(["lr", "eps"], sort=False):
-        by_base = {row.base: row for row in found.itertuples()}
+    for (lr, eps), tried_alike in rows.groupby(["lr", "eps"], sort=False):
+        by_base = {row.base: row for row in tried_alike.itertuples()}
         chosen = [names[base] + _edge(row) for base, row in by_base.items() if row.chosen]
         cells.append(
             (
                 *(number(float(value), "set", -1) for value in (lr, eps)),
                 *(searched_cell(by_base[base]) for base in tuning.bases),
-                Cell("; ".join(chosen), "measured", "; ".join(chosen), run=" ".join(found["run"])) if chosen else NONE,
+                Cell("; ".join(chosen), "measured", "; ".join(chosen), run=" ".join(tried_alike["run"]))
+                if chosen
+                else NONE,
                 *_tried(theirs.pop((lr, eps), {})),
             )
         )

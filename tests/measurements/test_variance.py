@@ -14,7 +14,7 @@ from soma.measurements import gradients
 from soma.measurements.gradients import exact_gradients, sequence_gradients
 from soma.measurements.variance import activity, ensemble_variance
 from soma.numerics.rng import Stream
-from tests.analysis.problem import SPEC, assert_near, ensemble
+from tests.measurements.problem import SPEC, assert_near, ensemble
 
 CPU = torch.device("cpu")
 DOUBLE = TorchEngine(CPU, torch.float64)

@@ -11,7 +11,7 @@ from soma.forward.torch_engine import TorchEngine
 from soma.measurements.gradients import exact_gradients
 from soma.measurements.reference import cosine_distance, estimate_errors
 from soma.numerics.rng import Stream
-from tests.analysis.problem import SPEC, assert_near, ensemble
+from tests.measurements.problem import SPEC, assert_near, ensemble
 
 TORCH = TorchEngine(torch.device("cpu"))
 TIMES = ["aggregate_seconds", "elapsed_seconds"]

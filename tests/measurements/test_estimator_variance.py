@@ -11,7 +11,7 @@ from soma.measurements.estimator_variance import estimator_variance
 from soma.measurements.gradients import exact_gradients
 from soma.measurements.variance import activity
 from soma.numerics.rng import Stream
-from tests.analysis.problem import SPEC, assert_near, ensemble
+from tests.measurements.problem import SPEC, assert_near, ensemble
 
 ENGINE = TorchEngine(torch.device("cpu"), torch.float64)
 EXPERTS, TOKENS = ensemble(1, 1, 2, 5)

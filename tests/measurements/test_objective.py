@@ -10,7 +10,7 @@ from soma.measurements import objective
 from soma.measurements.gradients import exact_gradients
 from soma.measurements.objective import Pool, batch_probe_trade_off, measure_pool, separable_variance
 from soma.numerics.rng import Stream
-from tests.analysis.problem import SPEC, assert_near, ensemble
+from tests.measurements.problem import SPEC, assert_near, ensemble
 
 CPU = torch.device("cpu")
 DOUBLE = TorchEngine(CPU, torch.float64)
