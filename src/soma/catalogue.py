@@ -162,7 +162,8 @@ _SUMMARIES = (
     Summary("crossings", "scaling.crossings", ("sweep",)),
     Summary("sweep-differences", "scaling.differences", (_SWEEP,)),
     Summary("budgets", "scaling.budgets", (_SWEEP,)),
-    Summary("best-counts", "scaling.best_counts", (_SWEEP,)),
+    Summary("best-counts", "scaling.best_counts", (Losses(("fixed_size",), ("validation",)),)),
+    Summary("per-expert", "scaling.per_expert", (Losses(("fixed_size",), ("validation",)),)),
     Summary("serving", "inference.serving", (Losses(("inference",), ("test",)),)),
     Summary("active-losses", "inference.active_losses", ("active",)),
     Summary("active-differences", "inference.active_differences", ("active",)),
@@ -325,7 +326,8 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
         ),
         Table(
             "table10", "scaling.table10", "Table 10. Best allocation under a budget", ("budgets",),
-            "The allocation with the lowest ensemble-validation loss at each budget, and the next best.",
+            "The allocation with the lowest ensemble-validation loss at each budget, among those whose curve covers "
+            "it.",
         ),
         Figure(
             "figure13", "scaling.figure13", "What a loss costs under each allocation", ("sweep",),
@@ -337,8 +339,15 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
             "The cost of each allocation of the sweeps until all have reached the same loss.",
         ),
         Figure(
-            "figure14", "scaling.figure14", "The best N under two budgets, by ensemble validation", ("best-counts",),
-            "The swept N with the lowest loss under a total budget (across) and a budget for each expert (up).",
+            "figure14", "scaling.figure14", "The best N of equal total size under two budgets, by ensemble validation",
+            ("best-counts",),
+            "Models of equal total size: the N with the lowest loss under a total budget (across) and a budget for "
+            "each expert (up), where the curves of at least two cover them. In brackets where the difference to the "
+            "second best is not decided.",
+        ),
+        Table(
+            "per-expert", "scaling.per_expert", "Equal work per expert at equal total size (C15)", ("per-expert",),
+            "Experts of equal total size that have each done the same work: more experts have done more in all.",
         ),
         Table(
             "table11", "scaling.table11", "Table 11. Continuations at equal operations", ("allocation",),
@@ -508,7 +517,7 @@ CLAIMS = (
         "C15", "scaling.equal_work_per_expert",
         "Under a budget per expert more shards can be best.",
         "a map of best N over two budgets",
-        ("sweep-differences",), ("figure14", "table10"),
+        ("per-expert",), ("per-expert", "figure14"),
     ),
     Claim(
         "C16", "backpropagation.far_better",

@@ -87,9 +87,13 @@ class Rows:
                         yield where | {"error": error, "aggregate_seconds": 1.0}
 
     def sweep_differences(self):
-        for axis in ("experts", "n_pert", "batch", "aggregate", "per expert"):
+        for axis in ("experts", "n_pert", "batch", "aggregate"):
             yield compared(-0.1 * self.side, axis=axis, larger=4, smaller=1)
         yield compared(0.1 * self.side, axis="aggregate", larger=8, smaller=1) | {"seeds": 0}  # no common values
+
+    def per_expert(self):
+        yield compared(0.1 * self.side, experts=2, fewest=1)
+        yield compared(-0.1 * self.side, experts=16, fewest=1)  # only the most experts are asked
 
     def inference(self):
         for arm in P.inference.arms:

@@ -109,28 +109,52 @@ def falling(arm, run, update, iterate, k):
 def test_sweeps_compare_neighbours_at_equal_updates_and_ends_at_equal_operations():
     found = scaling.differences(PLAN, losses(PLAN, SWEPT, falling, "validation")).set_index(["axis", "larger"])
     assert found.loc[("experts", 2), "difference"] == pytest.approx(-0.02)
-    assert found.loc[("per expert", 4), "difference"] == pytest.approx(-0.06)
     # N = 1 has done four times the updates of N = 4 at the same operations.
     first = PLAN.arm_runs["sweep-n4"][0].milestones[0]
     assert found.loc[("aggregate", 4), "difference"] == pytest.approx(-(0.01 * 3 * first - 0.06))
 
 
-def test_crossing_budgets_are_interpolated_and_never_extrapolated():
+def test_budgets_compare_only_allocations_whose_curves_cover_them():
     rows = losses(PLAN, SWEPT, falling, "validation")
     found = scaling.budgets(PLAN, rows)
     for row in found.itertuples():
         run = PLAN.arm_runs[row.arm][0]
-        assert row.operations >= run.operations(run.milestones[0])
-        updates = min(row.operations / run.operations(1), run.updates)
+        assert run.operations(run.milestones[0]) <= row.operations <= run.operations(run.updates) * 1.001
+        updates = row.operations / run.operations(1)
         known = rows[(rows["run"] == run.id) & (rows["update"] == run.updates) & (rows["iterate"] == "last")]
         known = known[known["k"] == PLAN.arms[row.arm].active]
         end = known["nats"].sum() / known["bytes"].sum()
         assert row.loss == pytest.approx(end + 0.01 * (run.updates - updates), rel=1e-6)
-    assert (found.groupby("operations")["best"].sum() == 1).all()
+    for _, group in found.groupby("operations"):
+        assert group["best"].sum() == (len(group) > 1)
+
+
+def longer_is_better(arm, run, update, iterate, k):
+    """Return losses that depend on the work of an expert alone, and a little on their number."""
+    each = run.operations(update) / run.experts
+    return 1e-12 * each + 0.01 * np.log2(run.experts)
+
+
+def test_numbers_of_experts_are_compared_at_equal_total_size_where_their_curves_cover_the_budgets():
+    arms = scaling.fixed_total_arms(PLAN)
+    assert arms == {1: "spsa-n1-p8", 2: "soma-n2", 4: "soma-n4"}
+    rows = losses(PLAN, P.fixed_size.arms, longer_is_better, "validation")
     grid = scaling.best_counts(PLAN, rows)
-    assert set(grid["best"]) <= set(P.sweep.experts)
-    widest = grid.sort_values(["total", "per_expert"]).iloc[-1]
-    assert widest["best"] == max(P.sweep.experts)
+    assert len(grid)
+    spans = {}
+    for n, arm in arms.items():
+        run = PLAN.arm_runs[arm][0]
+        spans[n] = float(run.operations(run.milestones[0])), float(run.operations(run.updates)) * 1.001
+    for row in grid.itertuples():
+        covering = [n for n, (low, high) in spans.items() if low <= min(row.total, n * row.per_expert) <= high]
+        assert len(covering) > 1
+        assert {row.best, row.second} <= set(covering)
+        assert row.difference <= 0
+    table = scaling.per_expert(PLAN, rows).set_index("experts")
+    for n, row in table.iterrows():
+        assert row["difference"] == pytest.approx(-0.01 * np.log2(n), abs=1e-6)
+        ends = [PLAN.arm_runs[arm][0] for arm in (arms[1], arms[n])]
+        assert row["operations"] == min(run.operations(run.updates) / run.experts for run in ends)
 
 
 def test_crossing_times_are_where_the_line_between_two_milestones_meets_the_target():

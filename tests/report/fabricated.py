@@ -133,17 +133,22 @@ class Rows:
         return pd.DataFrame(out)
 
     def best_counts(self) -> pd.DataFrame:
-        counts = sorted(self.products.sweep.experts)
+        counts = sorted({self.plan.arms[arm].experts for arm in self.products.fixed_size.arms} | {1, 2})
         out = []
         for i, total in enumerate(np.geomspace(1e9, 1e12, 12)):
             for j, each in enumerate(np.geomspace(5e8, 4e11, 12)):
                 if i == 0 and j < 4:
                     continue
-                best = counts[int(np.clip((i - j) / 12 * len(counts) + 0.5, 0, len(counts) - 1))]
-                reached = " ".join(map(str, counts)) if j > 1 else str(best)
-                row = {"total": total, "per_expert": each, "best": best, "loss": 2.0, "reached": reached, "run": "r"}
-                out.append(row)
+                at = int(np.clip((i - j) / 12 * len(counts) + 0.5, 0, len(counts) - 1))
+                row = interval("difference", -0.02, 0.01 if j > 1 else 0.05, 3)
+                where = {"total": total, "per_expert": each, "best": counts[at], "second": counts[at - 1]}
+                out.append(where | {"loss": 2.0, "run": "r"} | row)
         return pd.DataFrame(out)
+
+    def per_expert(self) -> pd.DataFrame:
+        row = interval("difference", -0.1, 0.01, 3)
+        where = {"experts": 2, "fewest": 1, "arm": self.products.fixed_size.soma, "operations": 1e12, "run": "r"}
+        return pd.DataFrame([where | {"loss": 2.0, "other": 2.1} | row])
 
     def ablation(self) -> pd.DataFrame:
         product, out = self.products.ablation, []

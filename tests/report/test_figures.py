@@ -221,9 +221,12 @@ def test_an_arm_looks_the_same_in_every_figure():
 def test_what_nothing_cheaper_beats_is_marked(tmp_path, monkeypatch):
     _, drawn = draw(plan_of("small"), "figure13", tmp_path, monkeypatch)
     assert not drawn.duplicated(["n_pert", "batch", "update"]).any()
+    spans = drawn.groupby(["n_pert", "batch"])["operations"].agg(["min", "max"])
     for row in drawn.itertuples():
         beaten = ((drawn["operations"] <= row.operations) & (drawn["loss"] < row.loss)).any()
-        assert row.cheapest == (not beaten)
+        covering = ((spans["min"] <= row.operations) & (row.operations <= spans["max"])).sum()
+        assert row.cheapest == (not beaten and covering > 1)
+    assert drawn["cheapest"].any()
 
 
 def test_no_pairs_and_no_split_leave_a_panel_that_says_so(tmp_path, monkeypatch):

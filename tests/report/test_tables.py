@@ -67,7 +67,7 @@ def advantage(arm, run, update, iterate, k):
 class Rows(fabricated.Rows):
     """Rows that the catalogue's summaries compute from invented losses; of measurements, invented rows."""
 
-    FABRICATED = ("paired", "best-counts", "estimators", "active-losses", "active-differences")
+    FABRICATED = ("paired", "best-counts", "estimators", "active-losses", "active-differences", "per-expert")
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)

@@ -10,11 +10,12 @@ are interpolated; nothing is extrapolated.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from soma.analysis.bootstrap import interval_columns, percentile_interval, seed_interval
 from soma.analysis.contrasts import (
@@ -22,13 +23,16 @@ from soma.analysis.contrasts import (
     against,
     at_equal_cost,
     contrast,
+    difference_row,
     loss_row,
     scores_of,
+    shared_seeds,
 )
 from soma.analysis.costs import by_milestone
 from soma.analysis.scores import Scores
 from soma.analysis.verdict import Difference, difference_of
 from soma.plan import Plan
+from soma.runs import RunSpec
 
 AXES = {"experts": "N", "n_pert": "n_pert", "batch": "B"}
 """The swept settings, with their names in tables."""
@@ -74,9 +78,8 @@ def curves(plan: Plan, rows: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
 def differences(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     """Compare neighbours on each axis at equal updates, the larger value minus the smaller.
 
-    Two more axes compare the extremes. `per expert`: the most experts minus the fewest at equal work per expert (C15).
-    `aggregate`: the fewest minus the most at the smallest total operations where both have a loss; there, C8 says that
-    fewer win.
+    One more axis compares the extremes. `aggregate`: the fewest minus the most at the smallest total operations where
+    both have a loss; there, C8 says that fewer win.
     """
     scores = scores_of(plan, rows)
     out: list[dict[str, Any]] = []
@@ -89,7 +92,6 @@ def differences(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     if len(counts) > 1:
         few, many = counts[0], counts[-1]
         ends = {"larger": many[0], "smaller": few[0]}
-        out.append({"axis": "per expert"} | ends | contrast(plan, scores, Side(many[1]), Side(few[1])))
         spent = {
             run.id: [float(run.operations(u)) for u in run.milestones]
             for _, arm in (few, many)
@@ -129,58 +131,129 @@ def _crossing(own: pd.DataFrame, target: float) -> dict[str, Any]:
 
 
 def budgets(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """Find the best allocation at each budget of operations (Table 10), with one row per allocation reaching it."""
+    """Find the best allocation at each budget of operations (Table 10) among those whose curve covers it.
+
+    A run that ended before the budget, or was first evaluated after it, is no candidate (the paper's Eq. 6 and 22).
+
+    Returns:
+        One row per budget and covering allocation; `best` marks the lowest loss where at least two cover the budget.
+    """
     scores = scores_of(plan, rows)
     out: list[dict[str, Any]] = []
     for budget in plan.config.products.sweep.operations:
-        reaching: list[dict[str, Any]] = []
+        covering: list[dict[str, Any]] = []
         for arm in {plan.arm_runs[arm][0].id: arm for _, _, arm in variants(plan)}.values():  # some share a run
-            row = _at(plan, scores, arm, budget)
-            if row is not None:
+            at = _at(plan, scores, arm, budget)
+            if at is not None:
                 s = plan.arm_runs[arm][0].settings
                 sizes = {"experts": s.experts, "n_pert": s.n_pert, "batch": s.batch * s.accumulation}
-                reaching.append({"operations": budget, "arm": arm} | sizes | row)
-        best = min(reaching, key=lambda row: float(row["loss"]), default=None)
-        out += [row | {"best": row is best} for row in reaching]
+                covering.append({"operations": budget, "arm": arm} | sizes | _averaged(plan, arm, at))
+        best = min(covering, key=lambda row: float(row["loss"]), default=None) if len(covering) > 1 else None
+        out += [row | {"best": row is best} for row in covering]
     return pd.DataFrame(out)
+
+
+def fixed_total_arms(plan: Plan) -> dict[int, str]:
+    """Return the SPSA arms of equal total size with the n_pert of SOMA's arm, by their number of experts."""
+    product = plan.config.products.fixed_size
+    n_pert = plan.arms[product.soma].n_pert
+    arms = [arm for arm in product.arms if plan.arms[arm].method == "spsa" and plan.arms[arm].n_pert == n_pert]
+    return dict(sorted((plan.arms[arm].experts, arm) for arm in arms))
 
 
 def best_counts(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """Find the best N on a grid of total budgets and budgets per expert (Figure 14)."""
-    scores = scores_of(plan, rows)
-    arms = [(value, arm) for axis, value, arm in variants(plan) if axis == "experts"]
-    ends = [plan.arm_runs[arm][0].operations(plan.arm_runs[arm][0].updates) for _, arm in arms]
-    per_expert = max(end / n for (n, _), end in zip(arms, ends, strict=True))
-    starts = [plan.arm_runs[arm][0].operations(plan.arm_runs[arm][0].milestones[0]) for _, arm in arms]
-    totals = np.geomspace(min(starts), max(ends), CELLS)
+    """Find the best N of equal total size on a grid of total budgets and budgets per expert (Figure 14).
+
+    Under a total budget C and a budget D per expert, N experts can spend min(C, N D) operations. N is a candidate where
+    its curve covers them; where fewer than two are, the map is blank.
+
+    Args:
+        rows: per-document validation losses of the arms of equal total size.
+
+    Returns:
+        One row per cell with `best`, its `loss`, the `second` best, and `difference`, the best minus the second, with
+        its intervals over documents and over the seeds that both have.
+    """
+    scores, arms = scores_of(plan, rows), fixed_total_arms(plan)
+    runs = {n: plan.arm_runs[arm][0] for n, arm in arms.items()}
+    starts = {n: float(run.operations(run.milestones[0])) for n, run in runs.items()}
+    ends = {n: float(run.operations(run.updates)) for n, run in runs.items()}
     out: list[dict[str, Any]] = []
-    for total in totals:
-        for each in np.geomspace(min(s / n for (n, _), s in zip(arms, starts, strict=True)), per_expert, CELLS):
-            covering = {n: row for n, arm in arms if (row := _at(plan, scores, arm, min(total, n * each))) is not None}
-            if covering:
-                n = min(covering, key=lambda n: covering[n]["loss"])
-                reached = {"reached": " ".join(map(str, covering)), "run": covering[n]["run"]}
-                out.append({"total": total, "per_expert": each, "best": n, "loss": covering[n]["loss"]} | reached)
+    for total in np.geomspace(min(starts.values()), max(ends.values()), CELLS):
+        for each in np.geomspace(min(s / n for n, s in starts.items()), max(e / n for n, e in ends.items()), CELLS):
+            covering = {n: at for n, arm in arms.items() if (at := _at(plan, scores, arm, min(total, n * each)))}
+            if len(covering) < 2:
+                continue
+            best, second, *_ = sorted(covering, key=lambda n: np.mean([loss for loss, _, _ in covering[n].values()]))
+            cell = {"total": total, "per_expert": each, "best": best, "second": second}
+            loss = _averaged(plan, arms[best], covering[best])["loss"]
+            out.append(
+                cell | {"loss": loss} | _difference(plan, covering[best], covering[second], arms[best], arms[second])
+            )
     return pd.DataFrame(out)
 
 
-def _at(plan: Plan, scores: Scores, arm: str, operations: float) -> dict[str, Any] | None:
-    """Return an arm's loss at a budget, averaged over its seeds; None before the first milestone of one of them.
+def per_expert(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+    """Compare every N of equal total size with the fewest experts at equal work per expert (C15).
 
-    A run cannot spend more than it was trained for: beyond that, its final loss counts.
+    Args:
+        rows: per-document validation losses of the arms of equal total size.
+
+    Returns:
+        One row per N above the smallest: `operations` of an expert, the most that both have reached, the loss of each
+        (`loss`, `other`), and their `difference` with its intervals.
     """
-    at_budget = []
+    scores, arms = scores_of(plan, rows), fixed_total_arms(plan)
+    (few, base), *more = arms.items()
+    out: list[dict[str, Any]] = []
+    for n, arm in more:
+        each = min(float(run.operations(run.updates)) / count for count, run in _first_runs(plan, {few: base, n: arm}))
+        ours, theirs = _at(plan, scores, arm, n * each), _at(plan, scores, base, few * each)
+        if ours is None or theirs is None:
+            continue
+        where = {"experts": n, "fewest": few, "arm": arm, "operations": each}
+        losses = {"loss": _averaged(plan, arm, ours)["loss"], "other": _averaged(plan, base, theirs)["loss"]}
+        out.append(where | losses | _difference(plan, ours, theirs, arm, base))
+    return pd.DataFrame(out)
+
+
+def _first_runs(plan: Plan, arms: Mapping[int, str]) -> list[tuple[int, RunSpec]]:
+    return [(n, plan.arm_runs[arm][0]) for n, arm in arms.items()]
+
+
+AtBudget = dict[int, tuple[float, NDArray[np.float64], bool]]
+"""Loss of an arm at a budget by seed, with its draws [R], and true if it lies between two milestones."""
+
+
+def _at(plan: Plan, scores: Scores, arm: str, operations: float) -> AtBudget | None:
+    """Return an arm's loss at a budget; None if the curve of one of its seeds does not cover it."""
+    by_seed: AtBudget = {}
     for run in plan.arm_runs[arm]:
         spent = [float(run.operations(update)) for update in run.milestones]
-        at = scores.at_budget(run.id, run.milestones, spent, min(operations, spent[-1]), "last", plan.arms[arm].active)
+        at = scores.at_budget(run.id, run.milestones, spent, operations, "last", plan.arms[arm].active)
         if at is None:
             return None
-        at_budget.append(at)
-    means = np.array([mean for mean, _, _ in at_budget])
-    interval = percentile_interval(float(means.mean()), np.mean([draws for _, draws, _ in at_budget], axis=0))
+        by_seed[run.seed] = at
+    return by_seed
+
+
+def _averaged(plan: Plan, arm: str, at: AtBudget) -> dict[str, Any]:
+    """Return the columns of an arm's loss at a budget, averaged over its seeds."""
+    means = np.array([mean for mean, _, _ in at.values()])
+    interval = percentile_interval(float(means.mean()), np.mean([draws for _, draws, _ in at.values()], axis=0))
     runs = " ".join(run.id for run in plan.arm_runs[arm])
-    facts = {"interpolated": any(between for _, _, between in at_budget), "seeds": len(at_budget), "run": runs}
+    facts = {"interpolated": any(between for _, _, between in at.values()), "seeds": len(at), "run": runs}
     return interval_columns("loss", interval, seed_interval(means)) | facts
+
+
+def _difference(plan: Plan, ours: AtBudget, theirs: AtBudget, our_arm: str, their_arm: str) -> dict[str, Any]:
+    """Return the columns of the difference of two arms at their budgets, over the seeds that both have."""
+    seeds = shared_seeds(plan, our_arm, their_arm)
+    per_seed = np.array([ours[s][0] - theirs[s][0] for s in seeds])
+    draws = np.stack([ours[s][1] - theirs[s][1] for s in seeds], axis=1)
+    between = any(at[s][2] for at in (ours, theirs) for s in seeds)
+    runs = [run.id for arm in (our_arm, their_arm) for run in plan.arm_runs[arm] if run.seed in seeds]
+    return difference_row(per_seed, draws, between) | {"run": " ".join(runs)}
 
 
 def _mean(values: pd.Series, runs: Any, update: int, quantity: str) -> float:
@@ -222,8 +295,10 @@ def neighbours(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
 
 def equal_work_per_expert(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
     """Return what C15 claims: the most experts better than the fewest at equal work per expert."""
-    own = rows[rows["axis"] == "per expert"]
-    return [difference_of(r, f"N={r.larger} minus N={r.smaller}, equal work per expert") for r in own.itertuples()]
+    return [
+        difference_of(row, f"N={row.experts} minus N={row.fewest}, equal total size and work per expert")
+        for row in rows.tail(1).itertuples()
+    ]
 
 
 def equal_continuations(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
@@ -253,7 +328,7 @@ def with_cheapest(plan: Plan, swept: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         The rows with `n_pert`, `batch` (accumulated) and `cheapest`, true if no other reached the loss with fewer
-        operations.
+        operations, at operations that the curves of at least two cover.
     """
     own = swept[swept["axis"].isin(["n_pert", "batch"])].copy()
     settings = {arm: plan.arm_runs[arm][0].settings for arm in own["arm"].unique()}
@@ -262,5 +337,8 @@ def with_cheapest(plan: Plan, swept: pd.DataFrame) -> pd.DataFrame:
     # The base setting is swept on both axes.
     own = own.drop_duplicates(["n_pert", "batch", "update"]).sort_values(["n_pert", "batch", "update"])
     ordered = own.sort_values(["operations", "loss"])
-    own["cheapest"] = ordered["loss"].lt(ordered["loss"].cummin().shift(fill_value=np.inf))
+    lowest = ordered["loss"].lt(ordered["loss"].cummin().shift(fill_value=np.inf))
+    spans = own.groupby(["n_pert", "batch"])["operations"].agg(["min", "max"])
+    covering = ordered["operations"].map(lambda spent: int(((spans["min"] <= spent) & (spent <= spans["max"])).sum()))
+    own["cheapest"] = lowest & (covering > 1)
     return own

@@ -11,6 +11,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from soma.analysis.scaling import with_cheapest
+from soma.analysis.verdict import difference_of
 from soma.plan import Plan
 from soma.report.colours import Look, count_looks, ramp
 from soma.report.draw import (
@@ -84,7 +85,8 @@ def figure13(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     """Draw loss against operations for every allocation of n_pert and B, marking the Pareto front."""
     own = with_cheapest(plan, rows)
     theirs = overlay.allocated(plan, paper)
-    note = f"Ringed and joined: no allocation reached that loss with fewer operations. {CURVES} "
+    note = "Ringed and joined: no allocation reached that loss with fewer operations, where at least two curves cover "
+    note += f"them. {CURVES} "
     note += overlay.note(theirs, " at n_pert=64, B=1024, its best under three budgets")
     figure, axes = panels(1, note, size=(7.6, 4.6))
     axis = axes[0, 0]
@@ -110,8 +112,10 @@ def figure13(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
 
 def figure14(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     """Draw the best N under a total budget of operations and a budget per expert."""
-    columns = ["total", "per_expert", "best", "loss", "reached", "run"]
-    note = "In brackets: only one N had a saved loss so early, so nothing was compared. White: none had. " + ELSEWHERE
+    columns = ["total", "per_expert", "best", "second", "loss", "difference", *ENDS, "seeds", "run"]
+    note = "White: the curves of fewer than two cover the budgets, so nothing was compared. In brackets and pale: the "
+    note += "interval of the difference to the second best, over documents or over seeds, includes zero or is missing "
+    note += f"(one seed). {ELSEWHERE}"
     figure, axes = panels(1, note, size=(7.2, 5.2))
     axis = axes[0, 0]
     if rows.empty:
@@ -128,10 +132,11 @@ def _map(axis: Axes, rows: pd.DataFrame, looks: Mapping[int, Look]) -> None:
     for row in rows.itertuples():
         i, j = np.searchsorted(totals, row.total), np.searchsorted(each, row.per_expert)
         corner, size = (widths[i], heights[j]), (widths[i + 1] - widths[i], heights[j + 1] - heights[j])
-        shade = looks[row.best]["color"]
-        axis.add_patch(Rectangle(corner, *size, facecolor=shade, edgecolor="white", linewidth=0.5, alpha=0.85))
-        text = f"({row.best})" if len(row.reached.split()) < 2 else str(row.best)
-        dark = counts.index(row.best) < 0.6 * len(counts)
+        decided = difference_of(row).support() == "for"
+        shade, alpha = looks[row.best]["color"], 0.85 if decided else 0.3
+        axis.add_patch(Rectangle(corner, *size, facecolor=shade, edgecolor="white", linewidth=0.5, alpha=alpha))
+        text = str(row.best) if decided else f"({row.best})"
+        dark = decided and counts.index(row.best) < 0.6 * len(counts)
         colour = "white" if dark else "black"
         axis.text(row.total, row.per_expert, text, ha="center", va="center", fontsize=7, color=colour)
     axis.set_xlim(widths[0], widths[-1])
