@@ -818,7 +818,7 @@ def says(text: str, condition: Callable[[Planned], object]) -> tuple[str, Value]
     return text, lambda p: holds(condition(p), text)
 
 
-TF32 = "TF32 rounds more coarsely than the differences that it would measure."
+TF32 = "TF32 rounding alone is an error of 1 to 3.5 % in a loss difference at eps = 1e-3 (emulated)."
 START = "An arm can continue only an arm of its own size, and the search makes its own runs."
 HERE = "The losses at budgets are compared in operations, which are the same on any machine."
 
@@ -1081,9 +1081,7 @@ DEVIATES: dict[str, Deviation] = {
         "An expert's gradient is that of the text it trains on.",
         ERROR,
     ),
-    "table8/all/cosine_distance_target": Deviation(
-        0.05, lambda p: AGREE, "A campaign of few sequences cannot reach 0.01.", ERROR
-    ),
+    "table8/all/cosine_distance_target": Deviation(0.05, lambda p: AGREE, "The threshold is ours.", ERROR),
     "table8/updates_10k/reference_sequences_n1_n2_n8_n256": Deviation(
         [8_000] * 4, lambda p: [p.config.products.reference.sequences] * 4, "One number for every N.", ERROR
     ),
@@ -1091,7 +1089,10 @@ DEVIATES: dict[str, Deviation] = {
         3, lambda p: p.config.products.reference.repeats, "The repeats of the estimate are what is timed.", ERROR
     ),
     "figure5/all/warm_up_steps": Deviation(
-        1, lambda p: source(reference.estimate_errors).count("step(0, 0, n_pert, batch)"), "One step suffices.", ERROR
+        1,
+        lambda p: source(reference.estimate_errors).count("step(0, 0, n_pert, batch)"),
+        "One step is taken before the timed ones.",
+        ERROR,
     ),
     "figure5/all/time_statistic": Deviation(
         "median",
@@ -1102,7 +1103,7 @@ DEVIATES: dict[str, Deviation] = {
     **{
         f"{figure}/all/eps": Deviation(
             *says("initial", lambda p, module=module, text=text: text in source(module)),
-            "The schedule's state at a milestone is not kept.",
+            "The measurement reads the arm's settings and not its history, which has the scheduled value.",
             "ε of the measurements",
         )
         for figure, module, text in (
