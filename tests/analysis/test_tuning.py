@@ -123,4 +123,7 @@ def test_every_setting_has_the_same_seeds_and_operations(overlay):
         assert len({(run.updates, run.operations(run.updates)) for run in runs}) == 1
         spent.append((runs[0].operations(runs[0].updates), runs[0].operations(1)))
     (ours, step), (theirs, other_step) = spent
-    assert abs(ours - theirs) < max(step, other_step)  # equal up to one update
+    if overlay == "paper.yaml":  # the paper's lengths, equal in GPU-hours there
+        assert ours / theirs == pytest.approx(0.88, abs=0.01)
+    else:
+        assert abs(ours - theirs) < max(step, other_step)  # equal up to one update
