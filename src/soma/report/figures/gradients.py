@@ -50,7 +50,11 @@ def figure4(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     note = f"Below zero independent losses are better. {INTERVALS}"
     note += " Crosses: the paper's seeds, N=4, on its own text." if theirs else ""
     note += f" The paper's, N=4, too far off to be drawn: {'; '.join(words)}." if words else ""
-    titles = {"early": "From the seed run", "late": "Late: a trained ensemble continued"}
+    from_seed = plan.arms[plan.config.products.paired.early[0]].start == "seed"
+    titles = {
+        "early": "From the seed run" if from_seed else "Early: a short run continued",
+        "late": "Late: a trained ensemble continued",
+    }
     figure, axes = panels(2, note)
     for axis, (phase, name) in zip(axes[0], titles.items(), strict=True):
         own = drawn[drawn["phase"] == phase]
