@@ -180,6 +180,22 @@ def source(of: Any) -> str:
     return inspect.getsource(of)
 
 
+def uses(function: Callable[..., Any], *words: str) -> bool:
+    """Return if the compiled code of a function names all these variables, attributes or texts."""
+    found: set[str] = set()
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        found |= {*code.co_names, *code.co_varnames, *code.co_freevars}
+        for constant in code.co_consts:
+            if inspect.iscode(constant):
+                codes.append(constant)
+            found |= {
+                part for part in (constant if isinstance(constant, tuple) else [constant]) if isinstance(part, str)
+            }
+    return found >= set(words)
+
+
 # ---------------------------------------------------------------------------------------------- trying the code
 
 SPEC = LSTMSpec(8, 2, 4)
@@ -238,8 +254,17 @@ def halved_together() -> bool:
 
 
 def fp32() -> str:
-    exact = all(f"{backend}.allow_tf32 = False" in source(registry) for backend in ("matmul", "cudnn"))
-    return holds(exact and TorchEngine(torch.device("cpu")).dtype == torch.float32, "FP32 without TF32")
+    backends = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [backend.allow_tf32 for backend in backends]
+    try:
+        for backend in backends:
+            backend.allow_tf32 = True
+        engine = registry.create("torch")
+        exact = not any(backend.allow_tf32 for backend in backends)
+    finally:
+        for backend, allowed in zip(backends, before, strict=True):
+            backend.allow_tf32 = allowed
+    return holds(exact and engine.dtype == torch.float32, "FP32 without TF32")
 
 
 def rank() -> int:
@@ -473,10 +498,10 @@ CHECKED: dict[str, Value] = {
     "figure7_batch/b1024/directions_per_update": lambda p: directions(p.of("sweep-b1024")),
     "figure7/all/evaluation_set": lambda p: sets("sweep"),
     "figure7/all/axis": lambda p: holds(
-        "slowest expert" in QUANTITIES["idealised elapsed time"] and "elapsed_seconds" in source(scaling.curves),
+        "slowest expert" in QUANTITIES["idealised elapsed time"] and uses(scaling.curves, "elapsed_seconds"),
         "elapsed hours (logarithmic), updates x mean seconds per step of the slowest expert",
     ),
-    "figure7/all/interpolation": lambda p: holds("at_budget" not in source(scaling.curves), "none"),
+    "figure7/all/interpolation": lambda p: holds(not uses(scaling.curves, "at_budget"), "none"),
     "figure8/all/axis": lambda p: holds(
         aggregate_device_seconds([ledger(2.0), ledger(3.0)], [1, 1], 5) == 5,
         "aggregate GPU-hours from every expert's mean step time",
@@ -667,7 +692,7 @@ CHECKED: dict[str, Value] = {
         only(p.of(arm).batch for arm in matched(p)) == p.config.products.reference.settings[0][1],
         "B = 64 measured directly",
     ),
-    "figure5/all/probe": lambda p: holds("run.settings.probe" in source(reference.measure), "training rule"),
+    "figure5/all/probe": lambda p: holds(uses(reference.measure, "settings", "probe"), "training rule"),
     "table8/init/reference_sequences_n1_n2_n8_n256": lambda p: [p.config.products.reference.sequences] * 4,
     # variance
     "figure10/all/n_experts": each("experts", matched),
@@ -676,14 +701,14 @@ CHECKED: dict[str, Value] = {
     "figure10/all/drawn_updates": lambda p: only(p.run(arm).updates for arm in matched(p)),
     "figure10/all/chunks": lambda p: p.config.products.variance.chunks * p.config.products.variance.batch,
     "figure10/all/directions": lambda p: p.config.products.variance.probes,
-    "figure10/all/probe": lambda p: holds("s.probe" in source(variance._of_run), "recorded sparse distribution"),
+    "figure10/all/probe": lambda p: holds(uses(variance._of_run, "probe"), "recorded sparse distribution"),
     "figure10/left/n_pert": lambda p: max(p.config.products.variance.n_pert),
     "figure10/right/n_pert": lambda p: [*p.config.products.variance.n_pert[:-1]],
     "figure11/all/experts": lambda p: holds(
         p.of(p.config.products.objective.arm).experts == 256 and "min(4," in source(objective.measure),
         "four of the N = 256 ensemble",
     ),
-    "figure11/all/probe": lambda p: holds('"dense"' in source(objective.separable_variance), "dense Rademacher"),
+    "figure11/all/probe": lambda p: holds(uses(objective.separable_variance, "dense"), "dense Rademacher"),
     "figure11/left/n_pert": lambda p: p.config.products.objective.n_pert,
     "figure11/left/chunks": lambda p: p.config.products.objective.batch,
     "figure11/left/repeats": lambda p: p.config.products.objective.sets,
@@ -750,14 +775,14 @@ CHECKED: dict[str, Value] = {
     "figure16/all/updates": lambda p: only(p.run(arm).updates for arm in p.config.products.active.arms),
     "figure16/all/n_pert": common("n_pert", lambda p: p.config.products.active.arms),
     "figure16/all/batch": common("batch", lambda p: p.config.products.active.arms),
-    "figure16/all/evaluation_set": lambda p: holds("open_validation" in source(active.measure), "ensemble validation"),
+    "figure16/all/evaluation_set": lambda p: holds(uses(active.measure, "open_validation"), "ensemble validation"),
     "figure16/all/compared_at": lambda p: holds(
         len({p.run(arm).updates for arm in p.config.products.active.arms}) == 1, "same number of updates"
     ),
     "figure17/all/n_experts": lambda p: p.of(p.config.products.active.pairs).experts,
     "figure17/all/updates": lambda p: p.run(p.config.products.active.pairs).updates,
     "figure17/all/pairs": lambda p: math.comb(p.of(p.config.products.active.pairs).experts, 2),
-    "figure17/all/evaluation_set": lambda p: holds("open_validation" in source(active.measure), "ensemble validation"),
+    "figure17/all/evaluation_set": lambda p: holds(uses(active.measure, "open_validation"), "ensemble validation"),
     "figure17/all/tokens": lambda p: p.config.data.validation.windows * (p.config.data.window - p.config.data.prefix),
     "table9/all/checkpoints": lambda p: holds(fixed_size_sets() >= {"test", "external"}, "those of table4"),
     "table9/all/frozen": lambda p: holds(fixed_size_sets() >= {"test", "external"}, ["weights", "router"]),
@@ -848,7 +873,7 @@ DEVIATES: dict[str, Deviation] = {
         "Seed run's subset",
     ),
     "data/test/no_shared_substring_with": Deviation(
-        *says("all expert-validation windows", lambda p: "expert_validation_mask" in source(build_sets.build_held_out)),
+        *says("all expert-validation windows", lambda p: uses(build_sets.build_held_out, "expert_validation_mask")),
         "The backpropagation arms have no windows of their own.",
         "128-byte screen",
     ),
@@ -974,7 +999,7 @@ DEVIATES: dict[str, Deviation] = {
         "Figure 9",
     ),
     "figure9/all/bars": Deviation(
-        *says("95 % over documents and over seeds", lambda p: "seed_low" in source(bootstrap.interval_columns)),
+        *says("95 % over documents and over seeds", lambda p: uses(bootstrap.interval_columns, "seed_low")),
         "As in every other comparison here.",
         "Figure 9",
     ),
@@ -1038,7 +1063,7 @@ DEVIATES: dict[str, Deviation] = {
         "Text of the continuations",
     ),
     "figure4/all/points": Deviation(
-        *says("mean over seeds of the difference", lambda p: "difference" in source(figures_of_gradients.figure4)),
+        *says("mean over seeds of the difference", lambda p: uses(figures_of_gradients.figure4, "difference")),
         "The difference has an interval, paired over documents.",
         "Points of Figure 4",
     ),
@@ -1084,7 +1109,7 @@ DEVIATES: dict[str, Deviation] = {
         ERROR,
     ),
     "figure5/all/reference_shared_by": Deviation(
-        *says("each expert has its own shard's", lambda p: "run.shard(expert)" in source(inputs.Inputs.batch)),
+        *says("each expert has its own shard's", lambda p: uses(inputs.Inputs.batch, "shard")),
         "An expert's gradient is that of the text it trains on.",
         ERROR,
     ),
@@ -1176,13 +1201,13 @@ DEVIATES: dict[str, Deviation] = {
     ),
     "figure14/all/axes": Deviation(
         ["total operations", "operations per expert"],
-        lambda p: holds("operations" in source(scaling.best_counts), ["total operations", "operations per expert"]),
+        lambda p: holds(uses(scaling.best_counts, "operations"), ["total operations", "operations per expert"]),
         HERE,
         "Figure 14",
     ),
     "figure14/all/interpolation": Deviation(
         "linear",
-        lambda p: "linear" if "_at(plan" in source(scaling.best_counts) else NO,
+        lambda p: "linear" if uses(scaling.best_counts, "_at") else NO,
         "As in Table 10.",
         "Figure 14",
     ),

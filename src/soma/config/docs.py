@@ -28,7 +28,8 @@ A run's settings merge in three layers: `training`, then the arm's `recipe`, the
 `training`, then `seed_run`, and its sizes from the arm that it serves.
 
 `paper_values.yaml` holds the numbers that the paper reports; tables print them beside measured ones.
-`paper_settings.yaml` holds the settings that the paper states for each experiment; a test compares `paper.yaml` with every entry.
+`paper_settings.yaml` holds the settings that the paper states for each experiment; a test compares every entry with
+`paper.yaml`.
 
 *This page is generated from `soma.config` by `make docs`.*
 """
