@@ -133,6 +133,7 @@ class Rows:
         return pd.DataFrame(out)
 
     def best_counts(self) -> pd.DataFrame:
+        ids = self.ids(self.products.fixed_size.soma)
         counts = sorted({self.plan.arms[arm].experts for arm in self.products.fixed_size.arms} | {1, 2})
         out = []
         for i, total in enumerate(np.geomspace(1e9, 1e12, 12)):
@@ -142,12 +143,13 @@ class Rows:
                 at = int(np.clip((i - j) / 12 * len(counts) + 0.5, 0, len(counts) - 1))
                 row = interval("difference", -0.02, 0.01 if j > 1 else 0.05, 3)
                 where = {"total": total, "per_expert": each, "best": counts[at], "second": counts[at - 1]}
-                out.append(where | {"loss": 2.0, "run": "r"} | row)
+                out.append(where | {"loss": 2.0, "run": ids} | row)
         return pd.DataFrame(out)
 
     def per_expert(self) -> pd.DataFrame:
         row = interval("difference", -0.1, 0.01, 3)
-        where = {"experts": 2, "fewest": 1, "arm": self.products.fixed_size.soma, "operations": 1e12, "run": "r"}
+        arm = self.products.fixed_size.soma
+        where = {"experts": 2, "fewest": 1, "arm": arm, "operations": 1e12, "run": self.ids(arm)}
         return pd.DataFrame([where | {"loss": 2.0, "other": 2.1} | row])
 
     def ablation(self) -> pd.DataFrame:
@@ -239,9 +241,9 @@ class Rows:
 
     def precision(self) -> pd.DataFrame:
         names = ("float32", "tf32", "bfloat16", "tf32 x3", "bfloat16 x3")
-        steps = self.products.precision.eps
+        steps, run = self.products.precision.eps, self.ids(self.products.precision.arm)
         out = [
-            {"weights": w, "precision": name, "eps": eps, "error": 1e-6 * 10**i / eps**0.9, "directions": 4, "run": "r"}
+            {"weights": w, "precision": name, "eps": eps, "error": 1e-6 * 10**i / eps**0.9, "directions": 4, "run": run}
             for w in ("initial", "trained") for i, name in enumerate(names) for eps in steps
         ]  # fmt: skip
         return pd.DataFrame(out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +116,15 @@ def save(drawing: Drawing, plan: Plan, directory: Path, name: str, title: str) -
     figure = drawing.figure
     figure.suptitle(title, x=0.008, ha="left")
     place(figure, drawing.beside, drawing.near)
-    figure.text(0.995, 0.03 / figure.get_figheight(), _campaign(plan), ha="right", va="bottom", fontsize=7, color=MUTED)
+    figure.text(
+        0.995,
+        0.03 / figure.get_figheight(),
+        _campaign(plan, drawing.data),
+        ha="right",
+        va="bottom",
+        fontsize=7,
+        color=MUTED,
+    )
     if plan.config.watermark:
         figure.text(
             0.5, 0.5, plan.config.watermark.upper(), ha="center", va="center", rotation=25, fontsize=64, color=MUTED,
@@ -131,8 +139,17 @@ def save(drawing: Drawing, plan: Plan, directory: Path, name: str, title: str) -
     plt.close(figure)
 
 
-def _campaign(plan: Plan) -> str:
-    """Describe the campaign, with the size of the arm in its first claim."""
-    run = plan.arm_runs[plan.config.products.fixed_size.soma][0]
-    size = f"{run.parameters:,} parameters, {significant(float(run.operations(run.updates)))} operations"
-    return f"campaign {plan.config.campaign}: {size}"
+def _campaign(plan: Plan, data: pd.DataFrame) -> str:
+    """Describe the campaign, with the sizes and budgets of the runs whose ids are in the drawn data."""
+    runs = [plan.runs[run] for run in {*" ".join(data["run"].dropna()).split()}]
+    campaign = f"campaign {plan.config.campaign}"
+    if not runs:
+        return campaign
+    parameters = _range([run.parameters for run in runs], "{:,}".format)
+    operations = _range([float(run.operations(run.updates)) for run in runs], significant)
+    return f"{campaign}: {parameters} parameters, {operations} operations"
+
+
+def _range(values: Sequence[float], text: Callable[[Any], str]) -> str:
+    low, high = text(min(values)), text(max(values))
+    return low if low == high else f"{low} to {high}"
