@@ -1207,7 +1207,7 @@ DEVIATES: dict[str, Deviation] = {
     ),
     "figure14/all/interpolation": Deviation(
         "linear",
-        lambda p: "linear" if uses(scaling.best_counts, "_at") else NO,
+        lambda p: "linear" if uses(scaling.best_counts, "_covered") else NO,
         "As in Table 10.",
         "Figure 14",
     ),

@@ -33,6 +33,10 @@ class Side:
         return run.id, self.updates or run.updates, self.iterate, self.k or plan.arms[self.arm].active
 
 
+AtBudget = dict[int, tuple[float, NDArray[np.float64], bool]]
+"""Loss of an arm at a budget by seed, with its draws [R], and true if it lies between two milestones."""
+
+
 def scores_of(plan: Plan, rows: pd.DataFrame) -> Scores:
     """Collect the losses of one set and split, with bootstrap draws that every analysis of that set shares."""
     where = rows[["set", "split"]].drop_duplicates()
@@ -118,25 +122,46 @@ def at_equal_cost(
         The columns of `contrast`; if the two have no budget in common, `seeds` is 0 and all other numbers are NaN.
     """
     seeds = shared_seeds(plan, ours.arm, theirs.arm)
-    pairs = zip(*(_runs(plan, side.arm, seeds) for side in (ours, theirs)), strict=True)
-    means, draws, runs, between = [], [], [], False
-    for pair in pairs:
+    at: tuple[AtBudget, AtBudget] = {}, {}
+    runs: list[str] = []
+    for pair in zip(*(_runs(plan, side.arm, seeds) for side in (ours, theirs)), strict=True):
         ends = min(cost[run.id][-1] for run in pair), max(cost[run.id][0] for run in pair)
         budget = ends[0] if where == "late" else ends[1]
-        at_cost = []
+        losses = []
         for side, run in zip((ours, theirs), pair, strict=True):
             _, _, iterate, k = side.key(plan, run)
-            at_cost.append(scores.at_budget(run.id, run.milestones, cost[run.id], budget, iterate, k))
-        if at_cost[0] is None or at_cost[1] is None:
+            losses.append(scores.at_budget(run.id, run.milestones, cost[run.id], budget, iterate, k))
+        if losses[0] is None or losses[1] is None:
             continue
-        means.append(at_cost[0][0] - at_cost[1][0])
-        draws.append(at_cost[0][1] - at_cost[1][1])
-        between |= at_cost[0][2] or at_cost[1][2]
+        at[0][pair[0].seed], at[1][pair[0].seed] = losses[0], losses[1]
         runs += [run.id for run in pair]
-    if not means:
-        nothing = np.full((1,), np.nan)
-        return difference_row(nothing, nothing[None]) | {"seeds": 0, "run": ""}
-    return difference_row(np.array(means), np.stack(draws, axis=1), between) | {"run": " ".join(runs)}
+    return difference_at(*at) | {"run": " ".join(runs)}
+
+
+def at_budget(plan: Plan, scores: Scores, arm: str, operations: float) -> AtBudget:
+    """Return an arm's loss at a budget of operations, for those of its seeds whose curves cover it."""
+    by_seed: AtBudget = {}
+    for run in plan.arm_runs[arm]:
+        spent = [float(run.operations(update)) for update in run.milestones]
+        at = scores.at_budget(run.id, run.milestones, spent, operations, "last", plan.arms[arm].active)
+        if at is not None:
+            by_seed[run.seed] = at
+    return by_seed
+
+
+def difference_at(ours: AtBudget, theirs: AtBudget) -> dict[str, Any]:
+    """Return the columns of our loss minus theirs at their budgets, over the seeds that both have.
+
+    Returns:
+        As `difference_row`; if the two share no seed, `seeds` is 0 and all other numbers are NaN.
+    """
+    seeds = [seed for seed in ours if seed in theirs]
+    if not seeds:
+        nothing = np.full(1, np.nan)
+        return difference_row(nothing, nothing[None]) | {"seeds": 0}
+    per_seed = np.array([ours[s][0] - theirs[s][0] for s in seeds])
+    draws = np.stack([ours[s][1] - theirs[s][1] for s in seeds], axis=1)
+    return difference_row(per_seed, draws, any(at[s][2] for at in (ours, theirs) for s in seeds))
 
 
 def _runs(plan: Plan, arm: str, seeds: Sequence[int]) -> list[RunSpec]:

@@ -10,20 +10,21 @@ are interpolated; nothing is extrapolated.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from soma.analysis.bootstrap import interval_columns, percentile_interval, seed_interval
 from soma.analysis.contrasts import (
+    AtBudget,
     Side,
     against,
+    at_budget,
     at_equal_cost,
     contrast,
-    difference_row,
+    difference_at,
+    loss_columns,
     loss_row,
     scores_of,
     shared_seeds,
@@ -32,7 +33,6 @@ from soma.analysis.costs import by_milestone
 from soma.analysis.scores import Scores
 from soma.analysis.verdict import Difference, difference_of
 from soma.plan import Plan
-from soma.runs import RunSpec
 
 AXES = {"experts": "N", "n_pert": "n_pert", "batch": "B"}
 """The swept settings, with their names in tables."""
@@ -143,7 +143,7 @@ def budgets(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     for budget in plan.config.products.sweep.operations:
         covering: list[dict[str, Any]] = []
         for arm in {plan.arm_runs[arm][0].id: arm for _, _, arm in variants(plan)}.values():  # some share a run
-            at = _at(plan, scores, arm, budget)
+            at = _covered(plan, scores, arm, budget)
             if at is not None:
                 s = plan.arm_runs[arm][0].settings
                 sizes = {"experts": s.experts, "n_pert": s.n_pert, "batch": s.batch * s.accumulation}
@@ -181,7 +181,7 @@ def best_counts(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     out: list[dict[str, Any]] = []
     for total in np.geomspace(min(starts.values()), max(ends.values()), CELLS):
         for each in np.geomspace(min(s / n for n, s in starts.items()), max(e / n for n, e in ends.items()), CELLS):
-            covering = {n: at for n, arm in arms.items() if (at := _at(plan, scores, arm, min(total, n * each)))}
+            covering = {n: at for n, arm in arms.items() if (at := _covered(plan, scores, arm, min(total, n * each)))}
             if len(covering) < 2:
                 continue
             best, second, *_ = sorted(covering, key=lambda n: np.mean([loss for loss, _, _ in covering[n].values()]))
@@ -207,8 +207,9 @@ def per_expert(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     (few, base), *more = arms.items()
     out: list[dict[str, Any]] = []
     for n, arm in more:
-        each = min(float(run.operations(run.updates)) / count for count, run in _first_runs(plan, {few: base, n: arm}))
-        ours, theirs = _at(plan, scores, arm, n * each), _at(plan, scores, base, few * each)
+        ends = [plan.arm_runs[either][0] for either in (base, arm)]
+        each = min(float(run.operations(run.updates)) / run.experts for run in ends)
+        ours, theirs = _covered(plan, scores, arm, n * each), _covered(plan, scores, base, few * each)
         if ours is None or theirs is None:
             continue
         where = {"experts": n, "fewest": few, "arm": arm, "operations": each}
@@ -217,43 +218,25 @@ def per_expert(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(out)
 
 
-def _first_runs(plan: Plan, arms: Mapping[int, str]) -> list[tuple[int, RunSpec]]:
-    return [(n, plan.arm_runs[arm][0]) for n, arm in arms.items()]
-
-
-AtBudget = dict[int, tuple[float, NDArray[np.float64], bool]]
-"""Loss of an arm at a budget by seed, with its draws [R], and true if it lies between two milestones."""
-
-
-def _at(plan: Plan, scores: Scores, arm: str, operations: float) -> AtBudget | None:
+def _covered(plan: Plan, scores: Scores, arm: str, operations: float) -> AtBudget | None:
     """Return an arm's loss at a budget; None if the curve of one of its seeds does not cover it."""
-    by_seed: AtBudget = {}
-    for run in plan.arm_runs[arm]:
-        spent = [float(run.operations(update)) for update in run.milestones]
-        at = scores.at_budget(run.id, run.milestones, spent, operations, "last", plan.arms[arm].active)
-        if at is None:
-            return None
-        by_seed[run.seed] = at
-    return by_seed
+    at = at_budget(plan, scores, arm, operations)
+    return at if len(at) == len(plan.arm_runs[arm]) else None
 
 
 def _averaged(plan: Plan, arm: str, at: AtBudget) -> dict[str, Any]:
     """Return the columns of an arm's loss at a budget, averaged over its seeds."""
-    means = np.array([mean for mean, _, _ in at.values()])
-    interval = percentile_interval(float(means.mean()), np.mean([draws for _, draws, _ in at.values()], axis=0))
+    means, draws, between = zip(*at.values(), strict=True)
     runs = " ".join(run.id for run in plan.arm_runs[arm])
-    facts = {"interpolated": any(between for _, _, between in at.values()), "seeds": len(at), "run": runs}
-    return interval_columns("loss", interval, seed_interval(means)) | facts
+    facts = {"interpolated": any(between), "seeds": len(at), "run": runs}
+    return loss_columns(np.array(means), np.stack(draws, axis=1)) | facts
 
 
 def _difference(plan: Plan, ours: AtBudget, theirs: AtBudget, our_arm: str, their_arm: str) -> dict[str, Any]:
-    """Return the columns of the difference of two arms at their budgets, over the seeds that both have."""
+    """Return the columns of the difference of two arms at their budgets, and the runs behind it."""
     seeds = shared_seeds(plan, our_arm, their_arm)
-    per_seed = np.array([ours[s][0] - theirs[s][0] for s in seeds])
-    draws = np.stack([ours[s][1] - theirs[s][1] for s in seeds], axis=1)
-    between = any(at[s][2] for at in (ours, theirs) for s in seeds)
     runs = [run.id for arm in (our_arm, their_arm) for run in plan.arm_runs[arm] if run.seed in seeds]
-    return difference_row(per_seed, draws, between) | {"run": " ".join(runs)}
+    return difference_at(ours, theirs) | {"run": " ".join(runs)}
 
 
 def _mean(values: pd.Series, runs: Any, update: int, quantity: str) -> float:
