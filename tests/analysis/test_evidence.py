@@ -18,9 +18,9 @@ SIGNS = (1.0, 1.01, 0.99)
 
 
 def compared(mean: float, **where) -> dict:
-    """Return a row of `contrasts.contrast` whose intervals lie on the same side of zero as its mean."""
-    ends = dict.fromkeys(("low", "seed_low"), mean - abs(mean) / 2) | dict.fromkeys(
-        ("high", "seed_high"), mean + abs(mean) / 2
+    """Return a row of `contrasts.contrast` whose intervals lie far on the same side of zero as its mean."""
+    ends = dict.fromkeys(("low", "seed_low"), mean - abs(mean) / 20) | dict.fromkeys(
+        ("high", "seed_high"), mean + abs(mean) / 20
     )
     return {"difference": mean, **ends, "seeds": 3, "run": "r", "interpolated": False, **where}
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from soma.analysis.functions import function
-from soma.analysis.verdict import Difference, Verdict, judge
+from soma.analysis.verdict import Difference, Verdict, judge, simultaneous
 from soma.catalogue import CLAIMS
 from soma.plan import Plan
 
@@ -27,6 +27,7 @@ class Judged:
 
     claim: str
     differences: Sequence[Difference]
+    """With intervals that hold together (`verdict.simultaneous`)."""
     verdict: Verdict
     reason: str
 
@@ -36,6 +37,6 @@ def verdicts(plan: Plan, rows: Rows) -> list[Judged]:
     judged = []
     for claim in CLAIMS:
         evidence = function("soma.analysis", claim.function)
-        differences = evidence(plan, *(rows(name) for name in claim.reads))
+        differences = simultaneous(evidence(plan, *(rows(name) for name in claim.reads)))
         judged.append(Judged(claim.name, differences, *judge(differences, plan.config.untestable.get(claim.name))))
     return judged

@@ -102,7 +102,7 @@ def readme(
     folder = f"results/{plan.config.campaign}"
     lines = [f"# Campaign `{plan.config.campaign}`", "", BEGIN, "", *_opening(plan, judged_claims), ""]
     lines += ["![Test loss at equal total size](figures/figure1.png)", ""]
-    head = ("claim", "paper", "here (negative is for the claim)", "difference [95 % over documents]", "95 % over seeds")
+    head = ("claim", "paper", "here (negative is for the claim)", "difference [over documents]", "[over seeds]")
     rows = [_claim_row(plan, paper, claim, judged) for claim, judged in zip(CLAIMS, judged_claims, strict=True)]
     lines += _markdown((*head, "verdict", "shown in"), rows)
     lines += ["", "Controls that the paper did not run ([all](tables/controls.md)):", ""]
@@ -110,7 +110,9 @@ def readme(
         ("control", "first minus second", "difference [95 % over documents]", "95 % over seeds", "finding"),
         (_control_row(plan, row) for row in controls.itertuples()),
     )
-    lines += ["", *(f"- {finding}" for finding in findings), "", "`~`: interpolated between two milestones or sizes."]
+    lines += ["", *(f"- {finding}" for finding in findings), ""]
+    lines += ["Intervals of claims hold together within a claim (Holm), others are 95 % intervals of their own. "]
+    lines[-1] += "`~`: interpolated between two milestones or sizes."
     lines += ["", "What it cost, in six quantities that are never merged ([by arm](tables/costs.md)): "]
     lines[-1] += "; ".join(f"{name} {significant(value)}" for name, value in cost.items()) + "."
     lines += [

@@ -7,7 +7,8 @@ import html
 import io
 import math
 import re
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -89,7 +90,7 @@ class Table:
         for row in self.rows:
             lines += _markdown_row([_marked(cell) for cell in row])
         lines += [""] + [f"- {note}" for note in (*self.notes, LEGEND)]
-        lines += ["", self._runs(lambda run: f'<a href="../runs/{run}">{run}</a>')]
+        lines += ["", "\n".join(textwrap.wrap(self._runs(), 120, break_on_hyphens=False))]
         return "\n".join(lines).rstrip() + "\n"
 
     def csv(self) -> str:
@@ -120,16 +121,16 @@ class Table:
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
             f"<style>{_STYLE}</style></head><body><h1>{html.escape(title)}</h1>"
             f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table>"
-            f"<ul>{notes}</ul>{self._runs(str)}</body></html>\n"
+            f"<ul>{notes}</ul>{self._runs()}</body></html>\n"
         )
 
-    def _runs(self, shown: Callable[[str], str]) -> str:
-        """Return a folded line with every run, as HTML, which Markdown may contain."""
+    def _runs(self) -> str:
+        """Return a folded paragraph with every run, as HTML, which Markdown may contain."""
         names = sorted({run for row in self.rows for cell in row for run in cell.run.split()})
         if not names:
             return ""
         where = "settings, engine, code version and hashes are in runs/RUN/PART/run.json, which come with dvc pull runs"
-        return f"<details><summary>Runs: {len(names)}</summary>{where}: {', '.join(map(shown, names))}</details>"
+        return f"<details><summary>Runs: {len(names)}</summary>{where}: {', '.join(names)}</details>"
 
     def write(self, directory: Path, name: str, title: str) -> None:
         """Write name.md, name.csv and name.html to a directory."""

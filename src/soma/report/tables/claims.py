@@ -18,7 +18,7 @@ from soma.report.labels import (
     watermark_notes,
 )
 from soma.report.paper import PaperValues
-from soma.report.table import NOT_RUN, Cell, Table
+from soma.report.table import NOT_RUN, Cell, Status, Table
 
 
 def claims(plan: Plan, paper: PaperValues, judged_claims: Sequence[Judged], references: pd.DataFrame) -> Table:
@@ -31,22 +31,21 @@ def claims(plan: Plan, paper: PaperValues, judged_claims: Sequence[Judged], refe
     rows: list[tuple[Cell, ...]] = []
     for entry, judged in zip(CLAIMS, judged_claims, strict=True):
         runs = " ".join(dict.fromkeys(run for d in judged.differences for run in d.run.split()))
-        claim = Cell(judged.claim)
-        ruling = Cell(judged.verdict, "measured" if judged.differences else "not run", judged.verdict, run=runs)
-        opening = (Cell(paper.text(entry.text)), Cell(paper.text(entry.paper), "paper"))
-        reason = Cell(judged.reason)
+        status: Status = "measured" if judged.differences else "not run"
+        ruling = Cell(f"{judged.verdict}: {judged.reason}", status, judged.verdict, run=runs)
+        opening = (Cell(judged.claim), Cell(paper.text(entry.text)), Cell(paper.text(entry.paper), "paper"))
         for i, d in enumerate(judged.differences):
             value, seeds = difference_cells(d)
+            name = named(plan, d.name) + ("" if d.unit == "nats per byte" else f" ({d.unit})")
             support = Cell(d.support(), "measured", d.support(), run=d.run)
-            texts = (*opening, reason) if i == 0 else (_DITTO, replace(_DITTO, status="paper"), _DITTO)
-            rows.append(
-                (claim, *texts[:2], Cell(named(plan, d.name)), value, Cell(d.unit), seeds, support, ruling, texts[2])
-            )
+            texts = opening if i == 0 else (opening[0], _DITTO, replace(_DITTO, status="paper"))
+            tests = Cell("theory" if d.theory else "training")
+            rows.append((*texts, Cell(name), value, seeds, tests, support, ruling if i == 0 else _DITTO))
         if not judged.differences:
-            rows.append((claim, *opening, *[NOT_RUN] * 5, ruling, reason))
+            rows.append((*opening, *[NOT_RUN] * 5, ruling))
     columns = (
-        "claim", "statement", "paper", "difference (the claim: negative)", "measured, 95 % over documents", "unit",
-        "95 % over seeds", "speaks", "verdict", "why",
+        "claim", "statement", "paper", "difference (the claim: negative)", "measured [over documents]", "[over seeds]",
+        "tests", "speaks", "verdict",
     )  # fmt: skip
     notes = (RULE, f"C7: {agreement(references)}", *_more(paper), *watermark_notes(plan))
     return Table(columns, tuple(rows), notes)
