@@ -41,6 +41,7 @@ def small() -> dict:
         ({"arms": {"late-n4": {"start": "nowhere"}}}, r"arms\.late-n4\.start is `nowhere`"),
         ({"arms": {"late-n4": {"width": 8}}}, r"arms\.late-n4 continues `long-n4`, so its `width` must be the same"),
         ({"arms": {"late-n4": {"start": "split-n64-b16"}}}, "which is itself a continuation"),
+        ({"arms": {"late-n4": {"experts": 8}}}, "late-n4 has 8 experts and continues `long-n4`, which has 4"),
         ({"products": {"controls": {"single": "soma-n2"}}}, "is not one of sizes"),
         ({"products": {"variance": {"arms": ["bptt-n1"]}}}, "trains by another method"),
         ({"products": {"variance": {"n_pert": [3]}}}, r"every n_pert must divide probes \(128\)"),
@@ -151,6 +152,18 @@ def test_only_what_is_continued_keeps_its_optimiser_state_and_only_a_search_may_
     assert searched == {"tune-n1", "tune-n2"}
     late = plan.runs["late-n4-s2"]
     assert (late.kind, late.start, late.head_from) == ("continuation", "long-n4-s0", "seed-d16-s0")
+
+
+def test_a_continuation_may_take_the_first_experts_of_an_arm_with_their_shards():
+    first = {
+        "arms": {"long-n8": {"recipe": "four-small", "experts": 8, "updates": 10}, "late-n4": {"start": "long-n8"}}
+    }
+    plan = make_plan(resolve(merge(small(), first)))
+    late = plan.runs["late-n4-s0"]
+    assert (late.experts, late.start, late.shards, late.clusters) == (4, "long-n8-s0", "clusters-n8", 8)
+    assert plan.start_folders(late, "000-003") == ["long-n8-s0/000-007"]
+    assert plan.runs["pair-n4-s0"].clusters == 4
+    assert plan.runs["spsa-n1-p16-s0"].clusters is None
 
 
 def test_every_arm_is_evaluated_by_one_group():

@@ -169,6 +169,13 @@ def decay(arms: Callable[[Planned], Iterable[str]]) -> Callable[[Planned], str]:
     return lambda p: holds(all(steady(run) for arm in arms(p) for run in p.plan.arm_runs[arm]), "none")
 
 
+def sample_of(p: Planned, arms: Iterable[str]) -> str:
+    """Say which text all runs of some arms train on, from the size of a shard of N = 8 and the share that is used."""
+    step = only(round(1 / run.subset) for arm in arms for run in p.plan.arm_runs[arm])
+    used = 0.99 * p.config.data.train.bytes / 8 / step  # the shard without its expert-validation windows
+    return holds(used == pytest.approx(512 * 2**20, rel=0.02), "one fixed 512 MiB sample of each original shard")
+
+
 def sets(product: str) -> str:
     """Return the evaluation set of a product's summary, in the paper's words."""
     names = {"validation": "ensemble validation", "test": "test"}
@@ -662,6 +669,14 @@ CHECKED: dict[str, Value] = {
         "sum (not mean) of the four losses before the difference",
     ),
     "figure4/all/evaluation_set": lambda p: sets("paired"),
+    "figure4/all/experts": lambda p: holds(
+        {(p.start(arms).experts, p.run(arms[0]).shards) for arms in (p.early, p.late)} == {(8, "clusters-n8")},
+        [*range(only(p.run(arm).experts for arm in (*p.early, *p.late)))],
+    ),
+    "figure4/early/start": lambda p: holds(
+        (p.start(p.early).experts, p.start(p.early).kind) == (8, "arm"), "earliest complete trained N = 8"
+    ),
+    "figure4/all/data": lambda p: sample_of(p, (*p.early, *p.late)),
     "figure4/early/start_updates": lambda p: p.start(p.early).updates,
     "figure4/early/lr": common("lr", lambda p: p.early),
     "figure4/early/eps": common("eps", lambda p: p.early),
@@ -748,6 +763,7 @@ CHECKED: dict[str, Value] = {
     ],
     "table11/all/accumulation": each("accumulation", lambda p: p.splits),
     "table11/all/evaluation_set": lambda p: sets("allocation"),
+    "table11/all/data": lambda p: holds(sample_of(p, p.splits) != NO, "as figure4"),
     "figure14/all/n_experts": lambda p: [*scaling.fixed_total_arms(p.plan)],
     "figure14/all/size": lambda p: fixed_total(scaling.fixed_total_arms(p.plan).values(), p),
     "figure14/all/n_pert": common("n_pert", lambda p: scaling.fixed_total_arms(p.plan).values()),
@@ -1040,28 +1056,6 @@ DEVIATES: dict[str, Deviation] = {
         "Choice of the search",
     ),
     # independent against summed losses
-    "figure4/early/start": Deviation(
-        *says("N = 4 ensemble", lambda p: (p.start(p.early).experts, p.start(p.early).kind) == (4, "arm")),
-        "An arm can continue only an arm of its own size.",
-        "Start of Figure 4's arms",
-    ),
-    "figure4/all/experts": Deviation(
-        *says("all of an N = 4 ensemble", lambda p: {p.start(a).experts for a in (p.early, p.late)} == {4}),
-        "An arm can continue only an arm of its own size.",
-        "Start of Figure 4's arms",
-    ),
-    "figure4/all/data": Deviation(
-        ("clusters-n4", 1.0),
-        lambda p: only((p.run(a).shards, p.run(a).subset) for a in (*p.early, *p.late)),
-        "An arm has no subset of its own.",
-        "Text of the continuations",
-    ),
-    "table11/all/data": Deviation(
-        ("clusters-n8", 1.0),
-        lambda p: only((p.run(a).shards, p.run(a).subset) for a in p.splits),
-        "An arm has no subset of its own.",
-        "Text of the continuations",
-    ),
     "figure4/all/points": Deviation(
         *says("mean over seeds of the difference", lambda p: uses(figures_of_gradients.figure4, "difference")),
         "The difference has an interval, paired over documents.",

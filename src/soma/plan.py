@@ -43,7 +43,7 @@ class Plan:
     @cached_property
     def expert_counts(self) -> list[int]:
         """Every N that needs its own clusters."""
-        return sorted({int(r.shards.removeprefix("clusters-n")) for r in self.runs.values() if "clusters" in r.shards})
+        return sorted({run.clusters for run in self.runs.values() if run.clusters is not None})
 
     def parts(self, run: RunSpec) -> list[str]:
         """Return the names of the groups of experts that one job trains in lockstep, `first-last`."""
@@ -189,7 +189,9 @@ def _derived_arms(config: Config) -> dict[str, dict[str, Arm]]:
 
 def _arm_run(config: Config, name: str, arm: Arm, seed: int) -> RunSpec:
     updates = arm.updates or max(1, int(arm.operations or 0) // operations_of(arm, 1))
-    shards = "iid-n1" if arm.experts == 1 or arm.partition == "iid" else f"{arm.partition}-n{arm.experts}"
+    # A continuation trains on the shards of the arm it continues, of which it may have the first experts alone.
+    shards_of = config.arms[arm.start].experts if arm.start in config.arms else arm.experts
+    shards = "iid-n1" if shards_of == 1 or arm.partition == "iid" else f"{arm.partition}-n{shards_of}"
     start, head_from = _start(config, arm, seed)
     return RunSpec(
         id=run_id(name, seed),
@@ -198,6 +200,7 @@ def _arm_run(config: Config, name: str, arm: Arm, seed: int) -> RunSpec:
         start=start,
         head_from=head_from,
         shards=shards,
+        subset=arm.subset,
         window=config.data.window,
         settings=_plain(arm, updates),
         milestones=_milestones(arm.milestones, updates),

@@ -27,8 +27,8 @@ class RunSpec(Model):
     seed: int
     """Root of the run's random streams. Runs of one kind and seed draw the same batches and probes."""
     start: str | None
-    """Run whose final weights the experts copy: from a seed run, its only expert; from a continued run, each expert
-    with its optimiser state; null: random initialisation."""
+    """Run whose final weights the experts copy: from a seed run, its only expert; from a continued run, its first
+    experts, each with its optimiser state; null: random initialisation."""
     head_from: str | None = None
     """Run whose final head all experts share; null: local heads, or the head as initialised."""
     keep_memory: bool = False
@@ -61,6 +61,12 @@ class RunSpec(Model):
     @property
     def updates(self) -> int:
         return self.milestones[-1]
+
+    @property
+    def clusters(self) -> int | None:
+        """Number of clusters that the experts' shards come from; None for shards without clusters."""
+        kind, _, count = self.shards.partition("-n")
+        return int(count) if kind == "clusters" else None
 
     def shard(self, expert: int) -> int:
         """Return the shard that an expert trains on: its own, or the only one if experts share all windows."""

@@ -14,7 +14,7 @@ from tiny_model import EXPERTS, PREFIX, SPEC, K, Tiny, make_experts
 
 from soma import cli
 from soma.config.training import Training
-from soma.files.atomic import write_json
+from soma.files.atomic import read_json, write_json
 from soma.inference import Ensemble
 from soma.runs import RunSpec
 from soma.training.checkpoint import ITERATES, publish, tensor_name
@@ -148,5 +148,11 @@ def test_export(tiny: Tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert "Losses: not measured." in (model / "README.md").read_text()
     assert cli.main([*words, "soma-n5-s0", "--iterate", "average", "--k", "2"]) == 0
     assert (Ensemble.load(model).losses(windows) != tiny.ensemble(k=2).losses(windows)).any()
+    part = results / "runs/soma-n5-s0/000-004/run.json"
+    record = read_json(part)
+    write_json(part, record | {"run": record["run"] | {"shards": "clusters-n8", "start": "long-s0"}})
+    assert cli.main([*words, "soma-n5-s0"]) == 1
+    assert "has the first 5 experts of 8" in caplog.text
+    assert "export the run that it continues, long-s0" in caplog.text
     assert cli.main([*words, "other"]) == 1
     assert "has no trained run `other`" in caplog.text

@@ -76,6 +76,14 @@ def test_k_outside_the_experts_is_one_sentence(made: Made, k: int) -> None:
         made.router.route(made.windows.rows[:2], PREFIX, k)
 
 
+def test_the_first_experts_are_ranked_as_among_all(made: Made) -> None:
+    rows = made.windows.rows[:100]
+    whole, first = made.router.route(rows, PREFIX, 7), made.router.route(rows, PREFIX, 3, first=3)
+    assert first.tolist() == [[e for e in order if e < 3] for order in whole.tolist()]
+    with pytest.raises(SomaError, match=r"k = 4 .* between 1 and 3"):
+        made.router.route(rows, PREFIX, 4, first=3)
+
+
 def test_labels_do_not_depend_on_chunks(made: Made, tmp_path: Path) -> None:
     x_ND = open_vectors(made.vectors)
     labels = assigned(made)

@@ -74,6 +74,13 @@ def test_open_gives_the_weights_of_every_expert(published):
     assert torch.equal(opened.heads(2, "average"), t.progress.average["head"])
 
 
+def test_some_of_a_parts_experts_can_be_opened(published):
+    run, t, path = published
+    assert torch.equal(
+        Checkpoints.open(run, {"000-001": path}, range(1)).bodies(2, "last"), t.learner.experts.theta[:1]
+    )
+
+
 def test_another_runs_file_a_missing_and_a_misshapen_tensor(published, tmp_path):
     run, t, path = published
     with pytest.raises(SomaError, match="holds r/000-001, not s/000-001"):

@@ -14,7 +14,7 @@ def opened(runs, milestones=False):
 
 def routers_of(runs):
     """Return the routers that choose among the experts of runs."""
-    counts = sorted({run.experts for run in runs if "clusters" in run.shards})
+    counts = sorted({run.clusters for run in runs if run.clusters is not None})
     return [f"{ROUTING}/features" for _ in counts[:1]] + [
         f"{ROUTING}/router-n{n}" for n in counts
     ]

@@ -57,6 +57,11 @@ def export_run(
     """
     if run.settings.method == "eggroll":
         raise SomaError(f"{run.id} is a gated recurrent model of EGGROLL; only LSTM ensembles can be exported.")
+    if run.clusters is not None and run.clusters != run.experts:
+        raise SomaError(
+            f"{run.id} has the first {run.experts} experts of {run.clusters}, which its router would not choose from "
+            f"alone; export the run that it continues, {run.start}."
+        )
     runs = campaign / "runs"
     names = {part: str(part.relative_to(runs)) for part in (*parts, *([head] if head else []))}
     entry = {

@@ -23,14 +23,18 @@ from soma.config.training import Compute, Training
 from soma.errors import SomaError
 
 
-class SeedRun(Training):
-    """The run that every expert starts from: one model, all windows, random initialisation, a trained head."""
+class Sampled(Training):
+    """Training on every window of a shard, or on a fixed sample of them."""
 
     subset: Fraction = 1.0
-    """Share of the training windows that it uses."""
+    """Share of a shard's training windows that is used, evenly spaced; all windows are one shard for a single model."""
 
 
-class Arm(Training):
+class SeedRun(Sampled):
+    """The run that every expert starts from: one model, all windows, random initialisation, a trained head."""
+
+
+class Arm(Sampled):
     """One line of a comparison, with one run per seed."""
 
     label: str = ""
@@ -114,9 +118,14 @@ class Config(Model):
             raise ValueError(f"arms.{name}.start is `{arm.start}`; use seed, random or the name of an arm")
         if other.start not in ("seed", "random"):
             raise ValueError(f"arms.{name}.start is `{arm.start}`, which is itself a continuation")
-        for key in ("method", "experts", "width", "depth", "embedding", "head"):
+        for key in ("method", "width", "depth", "embedding", "head", "partition"):
             if getattr(arm, key) != getattr(other, key):
                 raise ValueError(f"arms.{name} continues `{arm.start}`, so its `{key}` must be the same")
+        if arm.experts > other.experts:
+            raise ValueError(
+                f"arms.{name} has {arm.experts} experts and continues `{arm.start}`, which has {other.experts}; a "
+                "continuation takes the first experts of another arm, or all"
+            )
 
     def _check_products(self) -> None:
         p = self.products

@@ -73,8 +73,9 @@ class Training(Model):
     head_path: Literal["full", "decoder"] = "full"
     """With `bptt`, `full` includes the head's use as input embedding in a local head's gradient; `spsa` never does."""
     start: str = "seed"
-    """`seed`: copy the seed run's weights; `random`: initialise at random; or the name of an arm of the same sizes,
-    whose experts and optimiser state are continued (from its run with the same seed, or else with its first seed)."""
+    """`seed`: copy the seed run's weights; `random`: initialise at random; or the name of an arm of the same width,
+    whose first experts are continued on their shards with their optimiser state (from its run with the same seed, or
+    else with its first seed)."""
     n_pert: Positive = 64
     """Directions per batch, each used with both signs unless `difference` says otherwise."""
     batch: Positive = 64

@@ -56,20 +56,20 @@ class Routers:
 
     def router(self, run: RunSpec) -> Router | None:
         """Return the router of a run with clusters, else None."""
-        if "clusters" not in run.shards:
+        if run.clusters is None:
             return None
-        if run.experts not in self._routers:
+        if run.clusters not in self._routers:
             if self._features is None:
                 self._features = Features.load(self.folder / "features")
-            self._routers[run.experts] = Router.load(self.folder / f"router-n{run.experts}", self._features)
-        return self._routers[run.experts]
+            self._routers[run.clusters] = Router.load(self.folder / f"router-n{run.clusters}", self._features)
+        return self._routers[run.clusters]
 
     def select(self, run: RunSpec, data: EvaluationSet, k: int) -> NDArray[np.int64]:
         """Choose experts of every window, [n, k]: the router's nearest, or the first k for shards without clusters."""
         router = self.router(run)
         if router is None:
             return np.broadcast_to(np.arange(k), (len(data), k))
-        return router.route(data.windows, data.prefix, k)
+        return router.route(data.windows, data.prefix, k, run.experts)
 
 
 def _frozen_head(run: RunSpec, head: Path | None) -> Tensor | None:

@@ -74,18 +74,22 @@ class Router:
             labels_N[start : start + _CHUNK] = self.scores(vectors_ND[start : start + _CHUNK]).argmax(axis=1)
         return labels_N
 
-    def route(self, windows: Texts, prefix: int, k: int) -> NDArray[np.int64]:
+    def route(self, windows: Texts, prefix: int, k: int, first: int | None = None) -> NDArray[np.int64]:
         """Return the k highest-scoring clusters, best first (the lower index on a tie), int64 (N, S).
 
         Only the first `prefix` bytes of each window are used.
 
+        Args:
+            first: choose among this many clusters from the start; None means all.
+
         Raises:
-            SomaError: k is larger than the number of clusters.
+            SomaError: k is larger than the number of clusters to choose from.
         """
-        if not 1 <= k <= self.n:
-            raise SomaError(f"k = {k} experts cannot be chosen from {self.n}; choose k between 1 and {self.n}.")
+        n = self.n if first is None else first
+        if not 1 <= k <= n:
+            raise SomaError(f"k = {k} experts cannot be chosen from {n}; choose k between 1 and {n}.")
         prefixes = [window[:prefix] for window in byte_strings(windows)]
-        scores_NK = self.scores(self.features.transform(prefixes))
+        scores_NK = self.scores(self.features.transform(prefixes))[:, :n]
         return np.argsort(-scores_NK, axis=1, kind="stable")[:, :k]
 
 

@@ -99,8 +99,8 @@ def _only(data: EvaluationSet, documents: NDArray[np.int64]) -> EvaluationSet:
 def _selected(campaign: Campaign, part: Part, data: EvaluationSet, k: int) -> NDArray[np.int64]:
     """Route the windows of a set."""
     routing = campaign.results / "routing"
-    if "clusters" in part.run.shards:
-        require([routing / "features", routing / f"router-n{part.run.experts}"])
+    if part.run.clusters is not None:
+        require([routing / "features", routing / f"router-n{part.run.clusters}"])
     with reading("routing"):
         return campaign.routers.select(part.run, data, k)
 
