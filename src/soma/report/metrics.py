@@ -54,8 +54,8 @@ def _losses(plan: Plan, rows: pd.DataFrame) -> dict[str, float]:
     return out
 
 
-def _ends(difference: Difference) -> dict[str, float]:
-    """Return a difference with its intervals, leaving out NaN, which JSON cannot represent."""
+def _ends(difference: Difference) -> dict[str, float | str]:
+    """Return a difference with its intervals, leaving out NaN, which JSON cannot represent, and which way it speaks."""
     names = ("mean", "low", "high", "seed_low", "seed_high", "seeds")
     values = {name: float(getattr(difference, name)) for name in names}
-    return {name: value for name, value in values.items() if not math.isnan(value)}
+    return {n: value for n, value in values.items() if not math.isnan(value)} | {"speaks": difference.support()}

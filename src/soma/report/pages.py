@@ -4,7 +4,9 @@
 
 README.md opens with the first screen of the campaign's own page, and lists the products of the catalogue.
 docs/results.md is built from docs/results.template.md, in which `{{test loss/soma-n2}}` stands for a number of the
-campaign's metrics.json and becomes a link to the table that contains it.
+campaign's metrics.json and becomes a link to the table that contains it. Every paragraph there begins with a comment:
+`<!-- method -->` if no measurement can make it false, or `<!-- holds: CONDITION; CONDITION -->` with what its words
+say, such as `differences/C3/SOMA minus SPSA, equally tuned/speaks = for`. A page whose condition is false is not written.
 """
 
 from __future__ import annotations
@@ -72,20 +74,58 @@ def filled(template: str, metrics: Mapping[str, Any], folder: str) -> str:
     """Fill in a template's numbers as links; `{{…:+.3f}}` sets the format (default .3f; text is unchanged).
 
     Raises:
-        SomaError: if metrics.json lacks a name.
+        SomaError: if metrics.json lacks a name, if a paragraph does not say what it rests on, or if that is not so.
     """
 
     def number(match: re.Match[str]) -> str:
-        path, form = match["path"].split("/"), match["form"] or ".3f"
-        value: Any = metrics
-        for key in path:
-            if not isinstance(value, dict) or key not in value:
-                raise SomaError(f"docs/results.template.md: metrics.json has no `{match['path']}`.")
-            value = value[key]
+        value, form = _value(match["path"], metrics), match["form"] or ".3f"
         text = value if isinstance(value, str) else format(value, form).replace("-", "−")
-        return f"[{text}]({folder}/tables/{TABLES[path[0]]}.md)"
+        return f"[{text}]({folder}/tables/{TABLES[match['path'].split('/')[0]]}.md)"
 
-    return re.sub(r"\{\{(?P<path>[^{}:]+(?:: [^{}:]+)*)(?::(?P<form>[^{} ]+))?\}\}", number, template)
+    paragraphs = [_checked(paragraph, metrics) for paragraph in template.split("\n\n")]
+    page = "\n\n".join(paragraphs)
+    return re.sub(r"\{\{(?P<path>[^{}:]+(?:: [^{}:]+)*)(?::(?P<form>[^{} ]+))?\}\}", number, page)
+
+
+def _checked(paragraph: str, metrics: Mapping[str, Any]) -> str:
+    """Return a paragraph without its comment, after checking what it rests on; a heading rests on nothing."""
+    if paragraph.startswith("#"):
+        return paragraph
+    comment = re.match(r"\s*<!-- (?:method|holds: (?P<conditions>.+?)) -->\n", paragraph, re.S)
+    if comment is None:
+        raise SomaError(
+            f"docs/results.template.md: the paragraph `{paragraph[:60]}…` begins with neither <!-- method --> nor "
+            "<!-- holds: … -->; say what it rests on."
+        )
+    for condition in filter(None, (comment["conditions"] or "").replace("\n", " ").split("; ")):
+        if not _holds(condition, metrics):
+            raise SomaError(
+                f"docs/results.template.md: `{condition}` is not so any more; rewrite the paragraph that rests on it, "
+                f"`{paragraph[comment.end() :][:60]}…`."
+            )
+    return paragraph[comment.end() :]
+
+
+def _holds(condition: str, metrics: Mapping[str, Any]) -> bool:
+    """Evaluate `NAME < NAME`, `NAME > 0.1` or `NAME = text`, each name being one of metrics.json."""
+    parts = re.fullmatch(r"(?P<left>.+) (?P<sign>[<>=]) (?P<right>.+)", condition.strip())
+    if parts is None:
+        raise SomaError(f"docs/results.template.md: `{condition}` is no comparison of the form NAME < VALUE.")
+    left, right = _value(parts["left"], metrics), parts["right"]
+    if isinstance(left, str):
+        return parts["sign"] == "=" and left == right
+    other = float(right) if re.fullmatch(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", right) else _value(right, metrics)
+    return bool({"<": left < other, ">": left > other, "=": left == other}[parts["sign"]])
+
+
+def _value(name: str, metrics: Mapping[str, Any]) -> Any:
+    """Return the value of a name such as `test loss/soma-n2`."""
+    value: Any = metrics
+    for key in name.split("/"):
+        if not isinstance(value, Mapping) or key not in value:
+            raise SomaError(f"docs/results.template.md: metrics.json has no `{name}`.")
+        value = value[key]
+    return value
 
 
 def _inside(page: str, begin: str = BEGIN, end: str = END) -> re.Match[str]:
