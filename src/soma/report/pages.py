@@ -6,7 +6,8 @@ README.md opens with the first screen of the campaign's own page, and lists the 
 docs/results.md is built from docs/results.template.md, in which `{{test loss/soma-n2}}` stands for a number of the
 campaign's metrics.json and becomes a link to the table that contains it. Every paragraph there begins with a comment:
 `<!-- method -->` if no measurement can make it false, or `<!-- holds: CONDITION; CONDITION -->` with what its words
-say, such as `differences/C3/SOMA minus SPSA, equally tuned/speaks = for`. A page whose condition is false is not written.
+say, such as `differences/C3/SOMA minus SPSA, equally tuned/speaks = for`. A page whose condition is false is not
+written.
 """
 
 from __future__ import annotations
