@@ -7,6 +7,7 @@ from soma.config.campaign import load, merge, read_yaml, resolve
 from soma.config.docs import readme, schema
 from soma.errors import SomaError
 from soma.plan import make_plan
+from soma.runs import RunSpec
 from soma.workflow.settings import settings_files
 
 ROOT = Path(__file__).parent.parent
@@ -47,6 +48,7 @@ def small() -> dict:
         ({"products": {"variance": {"n_pert": [3]}}}, r"every n_pert must divide probes \(128\)"),
         ({"products": {"active": {"arms": ["soma-n2"], "pairs": "soma-n2"}}}, "fewer than three experts"),
         ({"products": {"sweep": {"batch": [24]}}}, r"holds 24, which is not a multiple of the arm's 16"),
+        ({"training": {"eggroll": {"step_halved_at": "never"}}}, r"`training\.eggroll\.step_halved_at"),
         ({"products": {"populations": {"arm": "soma-n2"}}}, "not an `eggroll` arm"),
         ({"products": {"inference": {"arms": ["soma-n8", "soma-n16", "pair-n4"]}}}, "`pair-n4`, which is not among"),
     ],
@@ -55,6 +57,33 @@ def test_a_bad_configuration_is_a_sentence_that_names_the_key(change, words):
     with pytest.raises(SomaError, match=words) as caught:
         resolve(merge(small(), change))
     assert "\n" not in str(caught.value)
+
+
+def test_a_schedule_of_eggroll_is_written_only_where_there_is_one():
+    """Runs without one must read as they did before schedules existed: Snakemake compares what is written."""
+    keys = [
+        "population",
+        "streams",
+        "tokens",
+        "sigma",
+        "alpha",
+        "step",
+        "state",
+        "nonlinearity",
+        "separator",
+        "pair_chunk",
+    ]
+    for change, more in (
+        ({}, []),
+        ({"alpha_halved_at": 0.1, "step_halved_at": "plateau"}, ["alpha_halved_at", "step_halved_at"]),
+    ):
+        config = resolve(merge(small(), {"arms": {"eggroll-n1": {"eggroll": change | {"separator": None}}}}))
+        run = make_plan(config).arm_runs["eggroll-n1"][0]
+        written = run.model_dump(mode="json")["settings"]["eggroll"]
+        assert set(written) == {*keys, *more}
+        assert written["separator"] is None
+        assert {name: written[name] for name in more} == change
+        assert RunSpec.model_validate(run.model_dump(mode="json")) == run
 
 
 def test_two_arms_that_are_the_same_run_are_refused():

@@ -9,7 +9,7 @@ import torch
 from soma.data.sets import ValidationSet
 from soma.errors import SomaError
 from soma.estimators import bptt, spsa
-from soma.estimators.eggroll import read_streams
+from soma.estimators.eggroll import annealed, read_streams
 from soma.evaluation.documents import evaluate_run
 from soma.evaluation.published import Published
 from soma.forward.probes import Probes
@@ -20,8 +20,9 @@ from soma.models.lstm import initialise
 from soma.numerics.rng import Stream
 from soma.training.adam import Adam
 from soma.training.checkpoint import MEMORY, Checkpoints, load_tensors, save_tensors, tensor_name
+from soma.training.job import history_of
 from soma.training.learner import Group, Start, learner_of
-from soma.training.loop import Interrupted, Trainer, restore_state, save_state
+from soma.training.loop import HISTORY_COLUMNS, Interrupted, Trainer, restore_state, save_state
 from tests.training.small_runs import (
     EGGROLL,
     SHARDS,
@@ -187,11 +188,65 @@ def test_the_log_says_what_an_update_of_eggroll_did(caplog):
     losses, _ = rule.member_losses(theta, read_streams(TEXT, 4, 16, 0), rule.initial_states(), 0)
     moved = (rule.update(theta, losses, 0)[0] != theta).double().mean()
     ties = (losses[:, 0] == losses[:, 1]).mean()
-    median = np.median(rule.partial_sums(losses, 0).abs().numpy()) / 32**0.5
     assert 0 < ties < 1
     with caplog.at_level(logging.INFO, "soma.train"):
         t.train(lambda: None, report_every=0)
-    assert f"moved {moved:.2%}, ties {ties:.2%}, median |Z|/√P {median:.2f} · " in caplog.messages[0]
+    assert f"alpha 0.5, step 0.1, moved {moved:.3g}, ties {ties:.3g} · " in caplog.messages[0]
+
+
+def test_the_history_has_what_each_check_of_eggroll_measured(tmp_path):
+    run, path = eggroll(), tmp_path / "state.safetensors"
+    t = trainer(run, range(1))
+    before = {}
+    step = t.learner.step
+
+    def watched(update, scheduled):
+        theta = t.learner.weights["body"][0].clone()
+        loss = step(update, scheduled)
+        before[update + 1] = float((t.learner.weights["body"][0] != theta).double().mean())
+        return loss
+
+    t.learner.step = watched
+    t.train(lambda: None)
+    history = history_of(t.progress)
+    assert list(history) == [*HISTORY_COLUMNS, "alpha", "moved", "step", "ties"]
+    assert history["moved"].tolist() == [before[u] for u in history["update"]]
+    save_state(path, t, "id")
+    again = trainer(run, range(1))
+    assert restore_state(path, again, "id")
+    assert history_of(again.progress).equals(history)
+    assert list(history_of(trained(spec()))) == list(HISTORY_COLUMNS)  # SPSA measures nothing else
+
+
+SHARE = 1 / 6
+
+
+@pytest.mark.parametrize(
+    ("schedule", "alphas", "steps"),
+    [
+        ({}, [0.5] * 4, [0.1] * 4),
+        ({"alpha_halved_at": SHARE}, [0.25, 0.5 / 3.5, 0.1, 0.5 / 6.5], [0.1] * 4),
+        ({"step_halved_at": SHARE}, [0.5] * 4, [0.05, 0.1 / 3.5, 0.02, 0.1 / 6.5]),
+        ({"step_halved_at": "plateau"}, [0.5] * 4, [0.1, 0.1, 0.05, 0.025]),
+    ],
+    ids=["constant", "alpha", "step", "plateau"],
+)
+def test_schedules_of_eggroll(schedule, alphas, steps):
+    """Twelve updates, of which updates 2, 5, 8 and 11 (from 0) are written down; a share of 1/6 is two updates."""
+    run = eggroll(**schedule)
+    # Nothing counts as an improvement, so that the plateau halves at every check after the first.
+    plateau = run.settings.plateau.model_copy(update={"patience": 1, "min_improvement": 99.0})
+    settings = run.settings.model_copy(update={"plateau": plateau})
+    history = history_of(trained(run.model_copy(update={"settings": settings}), range(1)))
+    assert history["update"].tolist() == [3, 6, 9, 12]
+    assert history["alpha"].tolist() == pytest.approx(alphas)
+    assert history["step"].tolist() == pytest.approx(steps)
+
+
+def test_the_originals_default_schedule_of_alpha():
+    """nano-egg: alpha = 4 over 1,000 updates is 1 / ((2^4 - 1) t / 1000 + 1)."""
+    for t in (0, 1, 100, 999):
+        assert annealed(1.0, 1 / 15, t, 1000) == pytest.approx(1 / ((2**4 - 1) * t / 1000 + 1))
 
 
 def test_eggroll_is_evaluated_unperturbed_and_every_window_from_the_zero_state():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from soma.config.base import Fraction, Model, Positive
 
@@ -40,6 +40,11 @@ class Eggroll(Model):
     """Significance level of the z-test: the share of parameters that move by chance."""
     step: Annotated[float, Field(gt=0)] = 0.01
     """Step size of a parameter that moves (float_step)."""
+    alpha_halved_at: Fraction | None = None
+    """Share of the budget after which alpha has halved, alpha_t = alpha / (1 + t / (share * updates)): the original's
+    law, whose default falls from 1 to 1/16 and halves at 1/15; null: constant, as in the paper."""
+    step_halved_at: Fraction | Literal["plateau"] | None = None
+    """The same for `step`; or `plateau`: it falls with lr, by the schedule `plateau`."""
     state: Literal["carry", "reset", "pair_shared"] = "carry"
     """State from which a member starts an update: its own last state, zero, or the mean of its pair's."""
     nonlinearity: Literal["clip", "sigmoid_tanh"] = "clip"
@@ -48,6 +53,12 @@ class Eggroll(Model):
     """Input byte before which states are zeroed; null: never."""
     pair_chunk: Positive = 256
     """Pairs computed at once; part of the run's definition, since products of other shapes round differently."""
+
+    @model_serializer(mode="wrap")
+    def _schedules_only_where_set(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write a schedule only if there is one, so that runs without it read as they did before schedules existed."""
+        written: dict[str, Any] = plain(self)
+        return {name: value for name, value in written.items() if not name.endswith("_halved_at") or value is not None}
 
 
 class Training(Model):

@@ -232,6 +232,16 @@ class Eggroll:
         return torch.from_numpy(np.sign(losses[:, 1] - losses[:, 0])).to(device)
 
 
+def annealed(initial: float, halved_at: float | None, update: int, updates: int) -> float:
+    """Return the current value of alpha or of the step in a run of `updates` updates.
+
+    initial / (1 + update / (halved_at updates)), or the initial value if `halved_at` is None. The law is that of the
+    original's alpha (ESHyperscale/nano-egg, `run.py`): 1 / ((2^a - 1) t / 1000 + 1) with a = 4 over 1,000 updates by
+    default, here initial = 1 and halved_at = 1/15. The original's step, one integer, is constant.
+    """
+    return initial if halved_at is None else initial / (1 + update / (halved_at * updates))
+
+
 def stream_offsets(total: int, streams: int, tokens: int, update: int) -> NDArray[np.int64]:
     """Return the position where each stream reads at an update; int64 [S].
 

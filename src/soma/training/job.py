@@ -197,9 +197,10 @@ def _publish(
 
 
 def history_of(progress: Progress) -> pd.DataFrame:
-    """Return the rows of `history.parquet`."""
+    """Return the rows of `history.parquet`: HISTORY_COLUMNS, then what the method measured (`Learner.measured`)."""
     rows = [(*row, *drawn) for row, drawn in zip(progress.history, progress.drawn, strict=True)]
-    return pd.DataFrame(rows, columns=list(HISTORY_COLUMNS)).astype({"update": int, "expert": int})
+    history = pd.DataFrame(rows, columns=list(HISTORY_COLUMNS)).astype({"update": int, "expert": int})
+    return history.join(pd.DataFrame(progress.measured, index=history.index).sort_index(axis=1))
 
 
 def versions() -> dict[str, str]:

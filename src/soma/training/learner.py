@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -66,8 +67,8 @@ class Learner(ABC):
 
     weights: dict[str, Tensor]
     """Learned tensors by published name (`body`, `head`), each with a leading expert axis; changed in place."""
-    notes: str = ""
-    """Note by the method on its last update, for the log."""
+    measured: Mapping[str, float] = MappingProxyType({})
+    """What the method measured on its last update, by column of the history; for the log too."""
     memory: dict[str, Tensor]
     """Everything else that the next update depends on (optimiser moments, carried states); changed in place."""
     chains: list[dict[str, str]]

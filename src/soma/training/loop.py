@@ -69,6 +69,8 @@ class Progress:
     """Rows of the numeric HISTORY_COLUMNS."""
     drawn: list[tuple[str, str]] = field(default_factory=list)
     """For each row the expert's chains of data and probes (`Learner.chains`), empty for methods without chains."""
+    measured: list[dict[str, float]] = field(default_factory=list)
+    """For each row what the method measured on that update (`Learner.measured`)."""
     ledger: Ledger = field(default_factory=Ledger)
     failed_at: int | None = None
     """Update at which a run that may fail diverged."""
@@ -191,6 +193,7 @@ class Trainer:
             lr, eps = (scheduled(s.plateau, progress.schedule[i], x) for x in (s.lr, s.eps))
             progress.history.append((progress.update, expert, float(loss[i]), measured, lr, eps))
             progress.drawn.append((chains[i].get("data", ""), chains[i].get("probes", "")))
+            progress.measured.append(dict(self.learner.measured))
             progress.schedule[i] = observe(s.plateau, progress.schedule[i], progress.update, measured)
 
     def _keep(self, update: int) -> None:
@@ -223,7 +226,8 @@ class Trainer:
         s, progress, total, experts = self.run.settings, self.progress, self.run.updates, self.group.experts
         validation = f" · expert validation {progress.history[-1][3]:.4f}" if progress.history else ""
         group = f"{experts[0]}" if len(experts) == 1 else f"{experts[0]}-{experts[-1]}"
-        notes = f" · {self.learner.notes}" if self.learner.notes else f" · lr {self._scheduled(s.lr)[0]:.3g}"
+        measured = self.learner.measured or {"lr": self._scheduled(s.lr)[0]}
+        notes = " · " + ", ".join(f"{name} {value:.3g}" for name, value in measured.items())
         log.info(
             f"{self.run.id} expert {group}: update {progress.update}/{total} ({100 * progress.update / total:.0f} %) · "
             f"loss {loss.mean():.4f}{validation}{notes} · {rate:.1f} updates/s · "
@@ -243,6 +247,7 @@ def save_state(path: Path, trainer: Trainer, identity: str) -> None:
         "identity": identity,
         "ledger": progress.ledger.to_json(),
         "drawn": progress.drawn,
+        "measured": progress.measured,
         "leg": leg.facts,
     }
     save_tensors(path, tensors, facts)
@@ -265,6 +270,8 @@ def restore_state(path: Path, trainer: Trainer, identity: str) -> bool:
     progress.history = [tuple(row) for row in tensors["history"].tolist()]
     progress.ledger = Ledger.from_json(facts["ledger"])
     progress.drawn = [(data, probes) for data, probes in facts["drawn"]]
+    # missing in states from before methods measured anything
+    progress.measured = facts.get("measured") or [{} for _ in progress.history]
     progress.kept = _group(tensors, "kept")
     leg = facts.get("leg")  # missing in states from before legs existed, which are of runs without one
     progress.leg = State(_group(tensors, "leg"), leg) if leg else None

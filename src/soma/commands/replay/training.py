@@ -102,7 +102,8 @@ def _compare_history(part: Part, progress: Progress, agreement: Agreement, after
         recorded = _rows(part.history, after, last)
     here = _rows(history_of(progress), after, last)
     agreement.same("rows of history.parquet", len(recorded), len(here))
-    floats = [name for name in HISTORY_COLUMNS if name not in _EXACT]
+    measured = [name for name in here if name in recorded and name not in HISTORY_COLUMNS]
+    floats = [name for name in (*HISTORY_COLUMNS, *measured) if name not in _EXACT]
     for known, repeated in zip(recorded.to_dict("records"), here.to_dict("records"), strict=True):
         where = {"expert": repeated["expert"], "update": repeated["update"]}
         for name in _EXACT:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
-from soma.estimators.eggroll import Eggroll, read_streams
+from soma.estimators.eggroll import Eggroll, annealed, read_streams
 from soma.models import gru
 from soma.numerics.rng import Stream
 from soma.training.learner import Learner, Scheduled, Start
+
+SCHEDULES = {"alpha_halved_at", "step_halved_at"}
+"""Settings that change the estimator from update to update."""
 
 
 class EggrollLearner(Learner):
@@ -17,7 +22,7 @@ class EggrollLearner(Learner):
     def begin(self, start: Start | None) -> None:
         run = self.run  # which starts at random: the configuration allows nothing else
         stream = Stream.named(run.seed, run.kind, "eggroll")
-        self.rule = Eggroll(run.gru, stream, **run.settings.eggroll.model_dump())
+        self.rule = Eggroll(run.gru, stream, **run.settings.eggroll.model_dump(exclude=SCHEDULES))
         theta = gru.initialise(run.gru, Stream.named(run.seed, run.kind, "init")).to(self.device)
         self.weights = {"body": theta[None]}
         self.memory = {"states": self.rule.initial_states(self.device)}
@@ -26,11 +31,20 @@ class EggrollLearner(Learner):
     def step(self, update: int, scheduled: Scheduled) -> NDArray[np.float64]:
         s = self.run.settings.eggroll
         tokens = read_streams(self.group.windows.text, s.streams, s.tokens, update)
-        theta, states, seen = self.rule.advance(self.weights["body"][0], tokens, self.memory["states"], update)
+        rule = self.rule_at(update, scheduled)
+        theta, states, seen = rule.advance(self.weights["body"][0], tokens, self.memory["states"], update)
         self.weights["body"][0].copy_(theta)
         self.memory["states"].copy_(states)
-        self.notes = f"moved {seen.moved:.2%}, ties {seen.ties:.2%}, median |Z|/√P {seen.evidence[0]:.2f}"
+        self.measured = {"alpha": rule.alpha, "step": rule.step, "moved": seen.moved, "ties": seen.ties}
         return np.array([seen.loss])
+
+    def rule_at(self, update: int, scheduled: Scheduled) -> Eggroll:
+        """Return the estimator of an update: with the alpha and the step that its schedules give."""
+        s, updates = self.run.settings.eggroll, self.run.updates
+        alpha = annealed(s.alpha, s.alpha_halved_at, update, updates)
+        if s.step_halved_at == "plateau":
+            return replace(self.rule, alpha=alpha, step=scheduled(s.step)[0])
+        return replace(self.rule, alpha=alpha, step=annealed(s.step, s.step_halved_at, update, updates))
 
     def token_losses(self, expert: int, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
         s = self.run.settings.eggroll
