@@ -32,6 +32,26 @@ class Judged:
     reason: str
 
 
+COUNTED: tuple[Verdict, ...] = (
+    "reproduced",
+    "not reproduced",
+    "inconclusive",
+    "not testable at this scale",
+    "not run",
+)
+"""Verdicts in the order of their counts."""
+
+
+def counted(judged_claims: Sequence[Judged]) -> str:
+    """Count the verdicts, as in `3 reproduced (1 of them by theory alone), 1 inconclusive`."""
+    words = []
+    for name in COUNTED:
+        own = [judged for judged in judged_claims if judged.verdict == name]
+        theory = sum(all(d.theory for d in judged.differences) for judged in own if judged.differences)
+        words += [f"{len(own)} {name}" + (f" ({theory} of them by theory alone)" if theory else "")] if own else []
+    return ", ".join(words)
+
+
 def verdicts(plan: Plan, rows: Rows) -> list[Judged]:
     """Judge every claim of the catalogue."""
     judged = []

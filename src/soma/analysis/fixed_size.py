@@ -1,4 +1,4 @@
-"""The comparison at equal total size (Figure 1, Tables 4 and 9, claims C1 and C2)."""
+"""The comparison at equal total size (Figure 1, Tables 4 and 9, claims C1a to C2b)."""
 
 from __future__ import annotations
 
@@ -76,18 +76,28 @@ def _arm_losses(plan: Plan, arm: str, scores: Scores) -> list[dict[str, object]]
     return out
 
 
-def at_equal_size(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
-    """Return what C1 claims: SOMA better than each arm that it is compared with, on test."""
-    return _differences_on(plan, rows, "test")
+def against_spsa(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
+    """Return what C1a claims: SOMA better than each monolithic SPSA arm that it is compared with, on test."""
+    return _differences_on(plan, rows, "test", "spsa")
 
 
-def on_external_text(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
-    """Return what C2 claims: the same on external text, for each of its splits."""
-    return _differences_on(plan, rows, "external")
+def against_eggroll(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
+    """Return what C1b claims: SOMA better than EGGROLL, on test."""
+    return _differences_on(plan, rows, "test", "eggroll")
 
 
-def _differences_on(plan: Plan, rows: pd.DataFrame, set_: str) -> list[Difference]:
-    against = plan.config.products.fixed_size.against
+def on_external_text_against_spsa(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
+    """Return what C2a claims: C1a on external text, for each of its splits."""
+    return _differences_on(plan, rows, "external", "spsa")
+
+
+def on_external_text_against_eggroll(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
+    """Return what C2b claims: C1b on external text, for each of its splits."""
+    return _differences_on(plan, rows, "external", "eggroll")
+
+
+def _differences_on(plan: Plan, rows: pd.DataFrame, set_: str, method: str) -> list[Difference]:
+    against = [arm for arm in plan.config.products.fixed_size.against if plan.arms[arm].method == method]
     own = rows[(rows["set"] == set_) & (rows["iterate"] == "last") & rows["other"].isin(against)]
     splits = own["split"].nunique() > 1
     return [difference_of(r, f"SOMA minus {r.other}" + (f" ({r.split})" if splits else "")) for r in own.itertuples()]

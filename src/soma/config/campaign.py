@@ -87,7 +87,7 @@ class Config(Model):
     """Named runs; each merges training < recipe < its own keys."""
     products: Products
     """Arms shown in each table and figure."""
-    untestable: dict[Annotated[str, Field(pattern="^C[0-9]+$")], str] = Field(default_factory=dict)
+    untestable: dict[Annotated[str, Field(pattern="^C[0-9]+[ab]?$")], str] = Field(default_factory=dict)
     """Claims that this campaign is too small to test, each with the reason printed on the claims page."""
 
     @model_validator(mode="after")

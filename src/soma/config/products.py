@@ -19,7 +19,7 @@ PositiveNumber = Annotated[float, Field(gt=0)]
 
 
 class FixedSize(Model):
-    """Figure 1, Tables 2, 3, 4 and 9, claims C1 and C2: arms of equal total size."""
+    """Figure 1, Tables 2, 3, 4 and 9, claims C1a to C2b: arms of equal total size."""
 
     soma: str
     """The arm that the claim is about."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from soma.analysis.claims import Judged
+from soma.analysis.claims import Judged, counted
 from soma.analysis.verdict import Difference, difference_of
 from soma.plan import Plan
 
@@ -38,7 +38,8 @@ def collect(
             for control, rows in controls[controls["seeds"] > 0].groupby("control")
         },
         "sizes": {row.arm: float(row.loss) for row in ends.itertuples()},
-        "verdicts": {name: sum(v == name for v in verdicts.values()) for name in sorted(set(verdicts.values()))},
+        "verdicts": {name: sum(v == name for v in verdicts.values()) for name in sorted(set(verdicts.values()))}
+        | {"text": counted(judged_claims)},
         "claims": verdicts,
     }
 

@@ -6,13 +6,14 @@ report; the README of the repository opens with the same content (report.pages).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from soma.analysis.claims import Judged
+from soma.analysis.claims import Judged, counted
 from soma.analysis.verdict import RULE, Support
 from soma.catalogue import CLAIMS, CONTROLS, FIGURES, TABLES, Claim
 from soma.files.atomic import read_json
@@ -26,13 +27,6 @@ BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 """Marks around the content of the first screen."""
 DECIDING: Mapping[str, Support] = {"not reproduced": "against", "inconclusive": "neither"}
 """Support that the deciding differences of a verdict give; for other verdicts, all differences decide."""
-COUNTED = ("reproduced", "not reproduced", "inconclusive", "not testable at this scale", "not run")
-
-
-def _counts(judged_claims: Sequence[Judged]) -> str:
-    """Count the verdicts, as in `3 reproduced, 1 inconclusive`."""
-    names = [judged.verdict for judged in judged_claims]
-    return ", ".join(f"{names.count(name)} {name}" for name in COUNTED if name in names)
 
 
 def _claim_row(plan: Plan, paper: PaperValues, claim: Claim, judged: Judged) -> tuple[str, ...]:
@@ -159,7 +153,11 @@ def front(
 def _opening(plan: Plan, judged_claims: Sequence[Judged]) -> list[str]:
     run = plan.arm_runs[plan.config.products.fixed_size.soma][0]
     size = f"{run.parameters:,} parameters and {significant(float(run.operations(run.updates)))} operations for an arm"
-    lines = [f"The paper makes {len(judged_claims)} claims: {_counts(judged_claims)}. The comparison has {size}."]
+    claims = len({re.sub("[a-z]$", "", judged.claim) for judged in judged_claims})
+    lines = [
+        f"The paper makes {claims} claims, which are judged in {len(judged_claims)} parts: {counted(judged_claims)}. "
+        f"The comparison has {size}."
+    ]
     if plan.config.watermark:
         lines += ["", f"{plan.config.watermark.upper()}: the size of this run supports no conclusion."]
     return lines
