@@ -152,21 +152,25 @@ _SUMMARIES = (
     Summary("sizes", "controls.sizes", (_CONTROLS,)),
     Summary("backpropagation", "backpropagation.compare", (Losses(("backpropagation",), ("validation",)),)),
     Summary("paired", "gradients.paired", (Losses(("paired",), ("test",)), Histories("paired"))),
+    Summary("documents", "documents.compare", (Losses(("fixed_size", "paired"), ("test",)),)),
     Summary("allocation", "scaling.allocation", (Losses(("allocation",), ("test",)),)),
     Summary("ablation", "ablations.ablation", (Losses(("ablation",), ("test",)),)),
     Summary("estimators", "gradients.estimators", (Losses(("estimators",), ("test",)), "estimator-variance")),
     Summary("tuning", "tuning.search", (Losses(("tuning",), ("validation",)),)),
     Summary("tuning-compared", "tuning.compare", ("tuning", "tuning-test")),
     Summary("populations", "tuning.search_populations", (Losses(("populations",), ("validation",)),)),
+    Summary("widths", "tuning.search_widths", (Losses(("widths",), ("validation",)),)),
     Summary("sweep", "scaling.curves", (_SWEEP, "costs")),
     Summary("crossings", "scaling.crossings", ("sweep",)),
     Summary("sweep-differences", "scaling.differences", (_SWEEP,)),
     Summary("budgets", "scaling.budgets", (_SWEEP,)),
     Summary("best-counts", "scaling.best_counts", (Losses(("fixed_size",), ("validation",)),)),
     Summary("per-expert", "scaling.per_expert", (Losses(("fixed_size",), ("validation",)),)),
-    Summary("serving", "inference.serving", (Losses(("inference",), ("test",)),)),
+    Summary("serving", "inference.serving", (Losses(("inference",), ("test",)), "costs")),
+    Summary("serving-at-one-cost", "inference.at_one_cost", (Losses(("inference",), ("test",)), "costs")),
     Summary("active-losses", "inference.active_losses", ("active",)),
     Summary("active-differences", "inference.active_differences", ("active",)),
+    Summary("pair-groups", "inference.pair_groups", ("active",)),
 )
 SUMMARIES = {summary.name: summary for summary in _SUMMARIES}
 """In this order: an arm of several products is evaluated with the first one (`Plan.groups`)."""
@@ -224,6 +228,11 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
             "Rows in italics were not run.",
         ),
         Table(
+            "documents", "fixed_size.documents", "Documents won, and intervals over their sources", ("documents",),
+            "On how many documents one arm beats the other in every seed, and whether the difference survives when "
+            "whole sources of documents are resampled instead of single documents.",
+        ),
+        Table(
             "table9", "fixed_size.table9", "Table 9. External corpus, frozen checkpoints", ("losses",),
             "The same frozen checkpoints on a corpus that training never touched.",
         ),
@@ -271,6 +280,10 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
         Table(
             "populations", "tuning.populations", "Search for EGGROLL's settings", ("populations",),
             "The search that EGGROLL's settings at this size come from.",
+        ),
+        Table(
+            "widths", "tuning.widths", "EGGROLL at other widths", ("widths",),
+            "The lowest ensemble-validation loss of EGGROLL's model at other widths than that of Table 4.",
         ),
     ),
     "Gradient estimates": (
@@ -370,30 +383,41 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
     "Inference and averaging": (
         Table(
             "table12", "inference.table12", "Table 12. Throughput of inference", ("inference",),
-            "Throughput of complete requests: route, gather, run, average.",
+            "Throughput of complete requests of arms of equal total size: route, gather, run, average.",
         ),
         Table(
             "table13", "inference.table13", "Table 13. Inference and training cost", ("serving", "inference", "costs"),
-            "What an ensemble costs to train, the loss that it reaches, and how fast it answers.",
+            "What an ensemble costs to train, the loss that it reaches, and how fast it answers: at the end of its "
+            "budget and, for the arm with the most experts, where it has trained about as long as the arm with few.",
         ),
         Figure(
-            "figure6", "inference.figure6", "Test loss against throughput of inference, routing included",
-            ("serving", "inference"),
-            "Test loss against throughput of complete requests, at equal total size. Lower right is better.",
+            "figure6", "inference.figure6",
+            "Equal total size: loss against time of training and throughput of inference",
+            ("losses", "costs", "inference"),
+            "Ensemble-validation loss of arms of equal total size: left against the elapsed time of training with one "
+            "device for each expert, in the middle against the device time of all experts together. Right: the lowest "
+            "loss that each arm had at a milestone, against the throughput of complete requests, routing included. "
+            "Lower left is better on the left and in the middle, lower right on the right.",
         ),
         Figure(
-            "figure15", "inference.figure15", "Test loss against training time, with the throughput of inference",
-            ("serving", "inference", "costs"),
-            "Test loss against the device time of training; labels give the throughput of inference.",
+            "figure15", "inference.figure15", "Test loss against the operations of a byte",
+            ("serving", "serving-at-one-cost"),
+            "Test loss of arms of equal total size against the operations that a byte costs in the k experts that are "
+            "averaged, without routing: left after the same device time of training, right at the ends of the runs. "
+            "Lower left is better.",
         ),
         Figure(
             "figure16", "inference.figure16", "How many of the nearest experts to average", ("active-losses",),
-            "Loss when the k nearest experts of a request are averaged. The dashed line is the paper's choice.",
+            "Ensemble-validation loss when the k nearest experts of a request are averaged, for every k: left "
+            "ensembles of one width, as in the paper, right those of equal total size. The dashed line is k = 4, the "
+            "paper's choice.",
         ),
         Figure(
-            "figure17", "inference.figure17", "Pairs of experts", ("active",),
-            "Every pair of experts of a run: the gain from averaging the two, against the similarity of their errors. "
-            "Points that fall to the right mean that unlike experts gain more.",
+            "figure17", "inference.figure17", "Pairs of experts: gain of averaging against similarity of errors",
+            ("active", "pair-groups"),
+            "What averaging two experts gains on all ensemble-validation text, without routing, against the similarity "
+            "of their errors. Pale: every pair of a run; joined points: means of pairs of similar x. A line that falls "
+            "to the right means that unlike experts gain more.",
         ),
     ),
 }
@@ -493,8 +517,8 @@ CLAIMS = (
     ),
     Claim(
         "C10", "inference.few_active_experts",
-        "k=4 active experts catch most of the gain of averaging.",
-        "{figure16[n256_k4_to_k12_gain]} from k=4 to k=12 at N=256",
+        "k=4 active experts catch most of the gain of averaging; averaging all is worse at the largest N.",
+        "{figure16[n256_k4_to_k12_gain]} from k=4 to k=12 at N=256, and all 256 worse",
         ("active-differences",), ("figure16",),
     ),
     Claim(

@@ -100,7 +100,7 @@ class Plan:
         return runs[:1] if measurement.opens == "first run" else runs
 
 
-_DERIVING = ("tuning", "sweep", "populations")
+_DERIVING = ("tuning", "sweep", "populations", "widths")
 """Products that derive arms from a base arm."""
 
 
@@ -145,7 +145,7 @@ def make_plan(config: Config) -> Plan:
 
 def _named_arms(config: Config) -> dict[str, Arm]:
     """Return the configured arms that a product shows, and those that they continue."""
-    names = dict.fromkeys(config.products.arms)
+    names = dict.fromkeys(name for name in config.products.arms if name in config.arms)
     names |= dict.fromkeys(start for name in names if (start := config.arms[name].start) in config.arms)
     return {name: config.arms[name] for name in names}
 
@@ -182,8 +182,9 @@ def _derived_arms(config: Config) -> dict[str, dict[str, Arm]]:
     }
     return {
         "tuning": {k: v for base in p.tuning.bases for k, v in derive(base, p.tuning.variants(base)).items()},
-        "sweep": derive(p.sweep.arm, p.sweep.variants(arms[p.sweep.arm])),
+        "sweep": config.swept,
         "populations": derive(p.populations.arm, populations),
+        "widths": derive(p.widths.arm, p.widths.variants),
     }
 
 

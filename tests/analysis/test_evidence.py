@@ -102,11 +102,14 @@ class Rows:
                 yield {"run": run.id, "scored_bytes_per_second": speed * sign}
 
     def serving(self):
-        yield compared(-0.03 * self.side, arm=P.inference.many)
-        yield {"arm": P.inference.few, "difference": np.nan}
+        end = PLAN.arm_runs[P.inference.many][0].updates
+        yield compared(-0.03 * self.side, arm=P.inference.many, update=end)
+        yield compared(0.03 * self.side, arm=P.inference.many, update=end - 1)  # only the end is asked
+        yield {"arm": P.inference.few, "difference": np.nan, "update": end}
 
     def active_differences(self):
-        yield compared(-0.01 * self.side, experts=16, k=4, against="k=1")
+        for k, against in (("k=4", "k=1"), ("best k", "all 16")):
+            yield compared(-0.01 * self.side, arm="soma-n16", experts=16, k=k, against=against)
 
     def active(self):
         for seed, sign in enumerate(SIGNS):

@@ -1,15 +1,20 @@
 """Controls, continuations, sweeps and searches on invented rows with known results."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from soma.analysis import ablations, controls, gradients, inference, scaling, tuning
+from soma.analysis import ablations, controls, documents, gradients, inference, scaling, tuning
 from soma.analysis.contrasts import Side, at_equal_cost, contrast, scores_of
+from soma.config.campaign import load
 from soma.errors import SomaError
-from tests.analysis.invented import costs, losses, toy_plan
+from soma.models.count import operations_per_token
+from soma.plan import make_plan
+from tests.analysis.invented import ROOT, costs, losses, toy_plan
 
-PLAN = toy_plan()
+PLAN, SMALL = toy_plan(), make_plan(load(ROOT / "config/config.yaml"))
 P = PLAN.config.products
 FIXED = (*P.fixed_size.arms, *P.controls.arms)
 
@@ -188,16 +193,129 @@ def test_a_setting_that_failed_is_counted_and_not_chosen():
         tuning.search_populations(PLAN, losses(PLAN, PLAN.groups["populations"], lambda *_: float("nan"), "validation"))
 
 
-def test_the_best_number_of_experts_is_found():
+def active_rows(plan) -> pd.DataFrame:
+    """Losses that fall up to three active experts, and rise from there."""
     rows = []
-    for arm in P.active.arms:
-        for run in PLAN.arm_runs[arm]:
+    for arm in plan.config.products.active.arms:
+        for run in plan.arm_runs[arm]:
             for k in range(1, run.experts + 1):
                 loss = 3.0 - 0.1 * min(k, 3) + 0.05 * max(0, k - 3)
                 rows += [(run.id, run.updates, k, d, 100, 100 * loss) for d in range(5)]
-    table = pd.DataFrame(rows, columns=["run", "update", "k", "document", "bytes", "nats"]).assign(part="active")
-    found = inference.active_losses(PLAN, table).set_index(["arm", "k"])["loss"]
+    return pd.DataFrame(rows, columns=["run", "update", "k", "document", "bytes", "nats"]).assign(part="active")
+
+
+def test_the_best_number_of_experts_is_found():
+    found = inference.active_losses(PLAN, active_rows(PLAN)).set_index(["arm", "k"])["loss"]
     assert found.loc["soma-n4"].idxmin() == 3
-    differences = inference.active_differences(PLAN, table).set_index(["arm", "against"])["difference"]
-    assert differences.loc[("soma-n4", "k=1")] == pytest.approx(-0.15)
-    assert differences.loc[("soma-n4", "half-way from k=1 to k=3")] == pytest.approx(-0.05)
+    differences = inference.active_differences(PLAN, active_rows(PLAN)).set_index(["arm", "k", "against"])["difference"]
+    assert differences.loc[("soma-n4", "k=4", "k=1")] == pytest.approx(-0.15)
+    assert set(differences.index.get_level_values("against")) == {"k=1"}  # k=4 is all of them
+
+
+def test_four_active_experts_are_compared_with_a_best_k_of_other_documents():
+    rows = active_rows(SMALL)
+    found = inference.active_differences(SMALL, rows).set_index(["arm", "k", "against"])["difference"]
+    half_way = "half-way from k=1 to the best k"
+    assert found.loc[("soma-n16", "k=4", half_way)] == pytest.approx(2.75 - (2.9 + 2.7) / 2)
+    assert found.loc[("soma-n16", "best k", "all 16")] == pytest.approx(2.7 - 3.35)
+    assert sorted(found.loc["soma-n8"].index) == [("k=4", half_way), ("k=4", "k=1")]
+    assert [*found.loc["soma-n4"].index] == [("k=4", "k=1")]
+    # Even documents prefer k = 2 and odd ones k = 6 by as much: each half then chooses the other's.
+    for parity, k in ((0, 2), (1, 6)):
+        rows.loc[(rows["document"] % 2 == parity) & (rows["k"] == k), "nats"] -= 200
+    found = inference.active_differences(SMALL, rows).set_index(["arm", "k", "against"])["difference"]
+    assert found.loc[("soma-n16", "best k", "all 16")] == pytest.approx((3 * 2.85 + 2 * 2.8) / 5 - 3.35)
+
+
+def test_pairs_of_similar_correlation_are_averaged_in_even_groups():
+    generator = np.random.default_rng(0)
+    frames = []
+    for run, experts in (("a", 5), ("b", 16), ("c", 40)):
+        count = experts * (experts - 1) // 2
+        alike = generator.normal(size=count)
+        frames.append(pd.DataFrame({"run": run, "experts": experts, "first": range(count), "second": 0,
+                                    "correlation": alike, "gain": 1 - alike, "part": "pairs"}))  # fmt: skip
+    found = inference.pair_groups(PLAN, pd.concat(frames))
+    assert found.groupby("run")["pairs"].agg(list).to_dict() == {
+        "a": [10], "b": [10] * 12, "c": [32] * 5 + [31] * 20
+    }  # fmt: skip
+    assert np.allclose(found["gain"], 1 - found["correlation"])
+    for _, own in found.groupby("run"):
+        assert own["correlation"].is_monotonic_increasing
+    assert inference.pair_groups(PLAN, pd.DataFrame({"part": ["active"], "run": ["r"]})).empty
+
+
+def by_operations(arm, run, update, iterate, k):
+    """Losses that fall linearly with operations, so that interpolation is exact; averages and one expert are better."""
+    return run.operations(update) * 1e-12 + 1.0 * (iterate == "average" or k != PLAN.arms[arm].active)
+
+
+def test_the_many_are_also_compared_where_they_trained_as_long_as_the_few():
+    arms, (many, few) = P.inference.arms, (PLAN.arm_runs[arm][0] for arm in (P.inference.many, P.inference.few))
+    rows = losses(PLAN, arms, by_operations)
+    plain = inference.serving(PLAN, rows, timed(PLAN, {few.id: 2.0}))
+    assert list(plain["arm"]) == [*arms]  # each expert of the few takes longest
+    assert list(plain["update"]) == [PLAN.arm_runs[arm][0].updates for arm in arms]
+    assert plain["token_operations"].iloc[0] == operations_per_token(PLAN.arm_runs[arms[0]][0].model)
+    assert plain["token_operations"].iloc[-1] == 4 * operations_per_token(many.model)
+    slow = inference.serving(PLAN, rows, timed(PLAN, {many.id: 2.0}))
+    assert list(slow["arm"]) == [*arms, P.inference.many]
+    earlier, end = slow[slow["arm"] == P.inference.many].itertuples()
+    assert earlier.update == many.milestones[1]  # half of the updates, at twice the time of each
+    assert (earlier.update, end.update) == many.milestones[1:]
+    for row in (earlier, end):
+        gap = few.operations(few.updates) - many.operations(row.update)
+        assert row.difference == pytest.approx(gap * 1e-12)
+        assert row.seeds == 1
+
+
+def timed(plan, slower) -> pd.DataFrame:
+    """Costs at which every run takes one second of elapsed time for its whole budget, or another multiple."""
+    return pd.DataFrame(
+        {"arm": arm, "run": run.id, "update": u, "quantity": "idealised elapsed time",
+         "value": slower.get(run.id, 1.0) * u / run.updates}
+        for arm in P.inference.arms for run in plan.arm_runs[arm] for u in run.milestones
+    )  # fmt: skip
+
+
+def test_all_arms_are_compared_after_the_same_device_time():
+    rows, spent = losses(PLAN, P.inference.arms, by_operations), costs(PLAN, seconds_per_operation=1e-11)
+    found = inference.at_one_cost(PLAN, rows, spent)
+    assert list(found["arm"]) == [*P.inference.arms]
+    least = min(run.operations(run.updates) for arm in P.inference.arms for run in PLAN.arm_runs[arm])
+    assert np.allclose(found["device_seconds"], least * 1e-11)
+    assert np.allclose(found["loss"], found["loss"].iloc[0])  # the same operations, so the same loss
+    assert found["seeds"].min() == 1
+    product = P.inference.model_copy(update={"device_seconds": 2 * least * 1e-11})
+    products = P.model_copy(update={"inference": product})
+    plan = replace(PLAN, config=PLAN.config.model_copy(update={"products": products}))
+    beyond = inference.at_one_cost(plan, rows, spent)
+    assert beyond["loss"].isna().all()
+    assert (beyond["seeds"] == 0).all()
+
+
+def test_documents_are_won_only_in_every_seed_and_sources_are_resampled_whole():
+    arms = (*P.fixed_size.arms, *P.paired.arms)
+    rows = losses(PLAN, arms, lambda arm, run, *_: 0.5 * (arm == "soma-n2"))
+    other = PLAN.arm_runs["pair-n4"][1].id
+    first, last = rows["document"] < 3, rows["iterate"] == "last"
+    rows.loc[(rows["run"] == other) & first, "nats"] += 1.0  # lost in one seed
+    rows.loc[(rows["run"] == PLAN.arm_runs["pair-n4"][0].id) & ~first & last, "nats"] -= 1.0
+    rows.loc[(rows["run"] == other) & ~first & last, "nats"] -= 1.0
+    rows["group"] = "g" + (rows["document"] // 2).astype(str)
+    rows["host"] = "h" + rows["document"].astype(str)
+    found = documents.compare(PLAN, rows).set_index(["comparison", "theirs"])
+    won = found["won"]
+    assert (won.loc["equal total size"] == 12).all()
+    assert won.loc[("paired, early", "pair-n4-summed")] == 9
+    early = found.loc[("paired, early", "pair-n4-summed")]
+    assert (early["documents"], early["group_count"], early["host_count"]) == (12, 6, 12)
+    assert np.isnan([early["group_low"], early["group_high"]]).all()  # six groups are too few
+    assert early["host_low"] == pytest.approx(early["low"])  # a host for each document
+    rows["host"] = "h" + (rows["document"] % 8).astype(str)
+    whole = documents.compare(PLAN, rows).set_index(["comparison", "theirs"])
+    assert whole.loc[("paired, early", "pair-n4-summed"), "host_count"] == 8
+    assert whole.loc[("paired, early", "pair-n4-summed"), "host_low"] != pytest.approx(early["low"])
+    nameless = documents.compare(PLAN, rows.assign(host=rows["host"].where(rows["document"] > 0, "")))
+    assert (nameless["host_count"] == 0).all()
+    assert nameless["host_low"].isna().all()

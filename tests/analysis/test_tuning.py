@@ -1,16 +1,18 @@
 """The equal search (Tables 6 and 7, claim C3) on invented losses with known results, and a check that it is equal."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from soma.analysis import tuning
 from soma.config.campaign import load
 from soma.errors import SomaError
+from soma.evaluation.rows import COLUMNS
 from soma.files.atomic import read_json, write_json
 from soma.plan import make_plan
 from soma.steps.choose import choose
 from soma.workflow.settings import settings_files
-from tests.analysis.invented import ROOT, losses
+from tests.analysis.invented import ROOT, losses, toy_plan
 
 PLAN = make_plan(load(ROOT / "config/config.yaml"))
 T = PLAN.config.products.tuning
@@ -127,3 +129,18 @@ def test_every_setting_has_the_same_seeds_and_operations(overlay):
         assert ours / theirs == pytest.approx(0.88, abs=0.01)
     else:
         assert abs(ours - theirs) < max(step, other_step)  # equal up to one update
+
+
+def test_a_width_stands_at_its_lowest_milestone():
+    plan = toy_plan()
+    (arm,) = plan.groups["widths"]
+    (run,) = plan.arm_runs[arm]
+
+    def advantage(arm, run, update, iterate, k):
+        return 0.1 if (update, iterate) == (run.milestones[1], "last") else 0.5 * (iterate == "average")
+
+    (row,) = tuning.search_widths(plan, losses(plan, [arm], advantage, "validation")).itertuples()
+    assert (row.width, row.updates, row.update) == (15, run.updates, run.milestones[1])
+    assert row.operations == run.operations(run.milestones[1])
+    assert np.isnan(row.seed_low)
+    assert tuning.search_widths(PLAN, pd.DataFrame(columns=list(COLUMNS))).empty  # none is trained

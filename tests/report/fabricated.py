@@ -7,6 +7,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
+from soma.analysis.inference import pair_groups, token_operations
 from soma.analysis.scaling import variants
 from soma.plan import Plan
 
@@ -55,7 +56,10 @@ class Rows:
                 operations = float(runs[0].operations(update))
                 row = interval("loss", self.loss(arm, operations), 0.02, len(runs))
                 where = {"set": "test", "split": "", "arm": arm, "seed": None, "iterate": "last", "k": active}
-                out.append(where | {"update": update, "operations": operations, "run": self.ids(arm)} | row)
+                for set_ in ("test", "validation"):
+                    out.append(
+                        where | {"set": set_, "update": update, "operations": operations, "run": self.ids(arm)} | row
+                    )
         return pd.DataFrame(out).astype({"seed": "Int64"})
 
     def differences(self) -> pd.DataFrame:
@@ -68,9 +72,10 @@ class Rows:
 
     def costs(self) -> pd.DataFrame:
         out = [
-            {"arm": arm, "run": run.id, "update": u, "quantity": "aggregate device time",
-             "value": self.seconds(run.operations(u)) * (1 + 0.1 * run.experts)}
+            {"arm": arm, "run": run.id, "update": u, "quantity": quantity,
+             "value": self.seconds(run.operations(u)) * (1 + 0.1 * run.experts) / devices}
             for arm, runs in self.plan.arm_runs.items() for run in runs for u in run.milestones
+            for quantity, devices in (("aggregate device time", 1), ("idealised elapsed time", run.experts))
         ]  # fmt: skip
         return pd.DataFrame(out)
 
@@ -108,8 +113,18 @@ class Rows:
     def serving(self) -> pd.DataFrame:
         out = []
         for arm in self.products.inference.arms:
-            row = interval("loss", self.end(arm), 0.02, len(self.plan.arm_runs[arm]), "loss_")
-            out.append({"arm": arm, "run": self.ids(arm)} | row)
+            runs = self.plan.arm_runs[arm]
+            row = interval("loss", self.end(arm), 0.02, len(runs), "loss_")
+            where = {"arm": arm, "update": runs[0].updates, "token_operations": token_operations(self.plan, arm)}
+            out.append(where | {"run": self.ids(arm)} | row)
+        return pd.DataFrame(out)
+
+    def serving_at_one_cost(self) -> pd.DataFrame:
+        out = []
+        for arm in self.products.inference.arms:
+            row = interval("loss", self.end(arm) + 0.1, 0.02, len(self.plan.arm_runs[arm]))
+            where = {"arm": arm, "device_seconds": 5e4, "token_operations": token_operations(self.plan, arm)}
+            out.append(where | {"run": self.ids(arm), "interpolated": True} | row)
         return pd.DataFrame(out)
 
     def inference(self) -> pd.DataFrame:
@@ -235,9 +250,14 @@ class Rows:
             gain = 0.03 - 0.02 * alike + 0.004 * self.noise.normal(size=len(pairs))
             rows = {"first": [a for a, _ in pairs], "second": [b for _, b in pairs], "gain": gain, "correlation": alike}
             frames.append(pd.DataFrame(rows | {"first_loss": 2.0, "second_loss": 2.1}).assign(part="pairs", **where))
-            together = pd.DataFrame({"spearman": [-0.61], "p_value": [1e-4], "mean_gain": [gain.mean()]})
+            together = pd.DataFrame(
+                {"spearman": [-0.61], "p_value": [1 / 10_001], "mean_gain": [gain.mean()], "permutations": 10_000}
+            )
             frames.append(together.assign(part="complementarity", **where))
         return pd.concat(frames, ignore_index=True)
+
+    def pair_groups(self) -> pd.DataFrame:
+        return pair_groups(self.plan, self.active())
 
     def precision(self) -> pd.DataFrame:
         names = ("float32", "tf32", "bfloat16", "tf32 x3", "bfloat16 x3")

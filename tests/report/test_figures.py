@@ -38,17 +38,15 @@ VALUES = {
     "figure11": ("objective", "error"),
     "figure14": ("best-counts", "best"),
     "figure16": ("active-losses", "loss"),
-    "figure17": ("active", "gain"),
     "precision": ("precision", "error"),
     "sizes": ("sizes", "loss"),
     "estimators": ("estimators", "relative_variance"),
-    "figure6": ("serving", "loss"),
-    "figure15": ("serving", "loss"),
+    "figure15": ("serving-at-one-cost", "token_operations"),
 }
 
 
 # Figures for which the paper gives no points, or points on other axes.
-WITHOUT_POINTS = ("figure5", "figure14", "figure17", "precision", "sizes", "estimators")
+WITHOUT_POINTS = ("figure5", "figure6", "figure14", "figure17", "precision", "sizes", "estimators")
 
 
 @cache
@@ -171,7 +169,6 @@ def test_the_same_rows_give_the_same_bytes(name, tmp_path, monkeypatch):
 
 def test_the_papers_points_are_what_it_reports():
     paper, plan = PaperValues(PAPER), plan_of("paper")
-    given = paper.tables
     curves = pd.DataFrame(overlay.fixed_size(plan, paper)).drop_duplicates("arm").set_index("arm")
     assert curves.loc["soma-n2", "loss"] == 1.76
     assert curves.loc["soma-n2", "operations"] == plan.arm_runs["soma-n2"][0].operations(65000)
@@ -179,9 +176,10 @@ def test_the_papers_points_are_what_it_reports():
         "spsa-n1-p64": -0.24, "spsa-n1-p256": -0.35, "spsa-n1-p1024": -0.24, "eggroll-n1": -0.45, "soma-n8": 0.05,
         "soma-n256": 0.08,
     }  # fmt: skip
-    served = pd.DataFrame(overlay.served(plan, paper))
-    assert list(served["bytes_per_second"]) == [row["mtokens_per_s"] * 1e6 for row in given["table12"]]
-    assert list(served["device_seconds"] / 3600) == [152, 150, 700, 41900]
+    served = pd.DataFrame(overlay.served(plan, paper)).set_index("arm")
+    assert list(served["loss"]) == [2.0, 1.76, 1.71, 1.68]
+    # "N = 256 uses 51.3 x fewer operations than N = 2"
+    assert served["token_operations"]["soma-n2"] / served["token_operations"]["soma-n256"] == pytest.approx(51.3, 0.01)
     ends = pd.DataFrame(overlay.swept(plan, paper)).groupby(["axis", "value"]).last()
     assert ends["loss"].to_dict() == {
         ("experts", 1): 1.86, ("experts", 256): 1.72, ("n_pert", 64): 1.77, ("n_pert", 1024): 1.69
@@ -233,6 +231,44 @@ def test_what_nothing_cheaper_beats_is_marked(tmp_path, monkeypatch):
         covering = ((spans["min"] <= row.operations) & (row.operations <= spans["max"])).sum()
         assert row.cheapest == (not beaten and covering > 1)
     assert drawn["cheapest"].any()
+
+
+def test_figure_6_shows_the_lowest_loss_against_throughput_and_time_in_two_quantities(tmp_path, monkeypatch):
+    plan = plan_of("small")
+    figure, drawn = draw(plan, "figure6", tmp_path, monkeypatch)
+    assert [axis.get_xlabel().split(" of ")[0] for axis in figure.axes] == [
+        "idealised elapsed time", "aggregate device time", "scored bytes per second"
+    ]  # fmt: skip
+    assert [*drawn["arm"].unique()] == [*plan.config.products.inference.arms]
+    losses = Rows(plan).losses().query("set == 'validation'")
+    for arm, own in drawn.groupby("arm"):
+        assert [*own["loss"].round(9)] == [*losses.loc[losses["arm"] == arm, "loss"].round(9)]
+        assert [*own.index[own["lowest"]]] == [own["loss"].idxmin()]
+        assert (own["device_seconds"] / own["elapsed_seconds"]).round(9).unique() == [plan.arms[arm].experts]
+        assert (own["slowest"] <= own["bytes_per_second"]).all()
+    points = {float(line.get_xdata()[0]) for line in figure.axes[2].lines}
+    assert points == set(drawn["bytes_per_second"])
+
+
+def test_figure_16_separates_fixed_width_from_equal_size(tmp_path, monkeypatch):
+    figure, drawn = draw(plan_of("toy"), "figure16", tmp_path, monkeypatch)
+    assert [axis.get_title(loc="left") for axis in figure.axes] == [
+        "Fixed width, after 20 updates", "Equal total size, after 42 to 70 updates"
+    ]  # fmt: skip
+    assert set(drawn["arm"]) == {"sweep-n2", "sweep-n4", "soma-n2", "soma-n4"}
+
+
+def test_figure_17_says_when_a_p_value_is_the_smallest_there_is(tmp_path, monkeypatch):
+    plan = plan_of("small")
+    figure, drawn = draw(plan, "figure17", tmp_path, monkeypatch)
+    text = words(figure).replace("\n", " ")
+    assert text.count("p ≤ 1e-4, the smallest that 10,000 permutations can give") == 2
+    assert "120 pairs for each seed, points of 10" in text
+    assert drawn.groupby("pairs").size().to_dict() == {1: 240, 10: 24}
+    rows = Rows(plan).active()
+    more = rows.assign(p_value=rows["p_value"] * 300)
+    figure, _ = draw(plan, "figure17", tmp_path, monkeypatch, active=lambda _: more)
+    assert words(figure).count("p = 0.03") == 2
 
 
 def test_no_pairs_and_no_split_leave_a_panel_that_says_so(tmp_path, monkeypatch):

@@ -13,13 +13,18 @@ from soma.runs import RunSpec
 
 
 def final_loss(rows: pd.DataFrame, run: RunSpec, active: int) -> float:
-    """Return nats per byte of the last iterate at the end of a run's budget, with `active` experts averaged.
+    """Return nats per byte of the last iterate at the end of a run's budget, as `loss_at`."""
+    return loss_at(rows, run, run.updates, active)
+
+
+def loss_at(rows: pd.DataFrame, run: RunSpec, update: int, active: int) -> float:
+    """Return nats per byte of the last iterate after an update, with `active` experts averaged.
 
     Args:
         rows: per-document losses (`rows.COLUMNS`).
     """
     own = rows[
-        (rows["run"] == run.id) & (rows["update"] == run.updates) & (rows["iterate"] == "last") & (rows["k"] == active)
+        (rows["run"] == run.id) & (rows["update"] == update) & (rows["iterate"] == "last") & (rows["k"] == active)
     ]
     # A sum that skips NaN would give a failed run the lowest loss of all.
     return float(own["nats"].sum(skipna=False) / own["bytes"].sum()) if len(own) else float("nan")

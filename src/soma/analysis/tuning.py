@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from soma.analysis.bootstrap import seed_interval
-from soma.analysis.choice import final_loss, lowest, mean_loss
+from soma.analysis.choice import final_loss, loss_at, lowest, mean_loss
 from soma.analysis.contrasts import (
     Side,
     difference_row,
@@ -62,6 +62,41 @@ def search_populations(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
         updates = plan.arm_runs[name][0].updates
         candidates.append({"arm": name, **values, "updates": updates, **row, "configured": own == values})
     return pd.DataFrame(_chosen(candidates, product.arm, tuple(product.settings[0].model_dump())))
+
+
+def search_widths(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+    """Find the lowest ensemble-validation loss of EGGROLL at each of its other widths (Appendix I).
+
+    Returns:
+        One row per width: its `parameters`, the last update of the runs (`updates`), the milestone with the lowest mean
+        over seeds (`update`) with its `operations`, `loss`, and `seed_low` and `seed_high`, the 95 % interval over
+        seeds.
+    """
+    out = []
+    for setting, name in zip(plan.config.products.widths.settings, plan.groups["widths"], strict=True):
+        runs = plan.arm_runs[name]
+        losses = {
+            u: np.array([loss_at(rows, run, u, plan.arms[name].active) for run in runs]) for u in runs[0].milestones
+        }
+        best = runs[0].milestones[lowest([mean_loss(values) for values in losses.values()], name)]
+        interval = seed_interval(losses[best])
+        facts = {"width": setting.width, "parameters": runs[0].parameters, "updates": setting.updates, "update": best}
+        ends = {f"seed_{end}": getattr(interval, end) if interval else np.nan for end in ("low", "high")}
+        facts |= {"operations": float(runs[0].operations(best)), "loss": mean_loss(losses[best])} | ends
+        out.append(facts | {"seeds": len(runs), "run": " ".join(run.id for run in runs)})
+    columns = [
+        "width",
+        "parameters",
+        "updates",
+        "update",
+        "operations",
+        "loss",
+        "seed_low",
+        "seed_high",
+        "seeds",
+        "run",
+    ]
+    return pd.DataFrame(out, columns=columns)
 
 
 def _chosen(candidates: list[dict[str, Any]], base: str, axes: Sequence[str]) -> list[dict[str, Any]]:

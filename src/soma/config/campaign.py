@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -95,7 +96,7 @@ class Config(Model):
         if self.seed_run.updates is None:
             raise ValueError("seed_run.updates is missing: give the seed run's budget in updates")
         for name in (*self.products.arms, *self.products.bases):
-            if name not in self.arms:
+            if name not in self.arms and name not in self._swept_in_active():
                 raise ValueError(f"products names the arm `{name}`, which `arms` does not define")
         if self.arms[self.products.precision.arm].head != "local":
             raise ValueError(
@@ -108,6 +109,19 @@ class Config(Model):
             if run.crop > self.data.window:
                 raise ValueError(f"{name}: crop ({run.crop} bytes) must not exceed data.window ({self.data.window})")
         return self
+
+    @cached_property
+    def swept(self) -> dict[str, Arm]:
+        """Arms that the sweep derives, by name."""
+        sweep = self.products.sweep
+        base = self.arms[sweep.arm]
+        return {name: base.model_copy(update=change) for name, change in sweep.variants(base).items()}
+
+    def _swept_in_active(self) -> set[str]:
+        """Return the derived arms of the sweep that Figure 16 shows, and no other product."""
+        p = self.products
+        others = {arm for name, product in p if name != "active" for arm in getattr(product, "arms", ())}
+        return (self.swept.keys() & {*p.active.arms}) - others if p.sweep.arm in self.arms else set()
 
     def _check_start(self, name: str, arm: Arm) -> None:
         """Check that an arm which continues another can take over its weights."""
@@ -137,7 +151,9 @@ class Config(Model):
                 raise ValueError(f"products.inference.arms names `{name}`, which is not among products.fixed_size")
         if self.arms[p.populations.arm].method != "eggroll":
             raise ValueError(f"products.populations.arm is `{p.populations.arm}`, which is not an `eggroll` arm")
-        if self.arms[p.active.pairs].experts < 3:
+        if self.arms[p.widths.arm].method != "eggroll":
+            raise ValueError(f"products.widths.arm is `{p.widths.arm}`, which is not an `eggroll` arm")
+        if (self.arms | self.swept)[p.active.pairs].experts < 3:
             raise ValueError(f"products.active.pairs is `{p.active.pairs}`, which has fewer than three experts")
         for batch in p.sweep.batch:
             base = self.arms[p.sweep.arm].batch

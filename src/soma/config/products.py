@@ -116,6 +116,36 @@ class Populations(Model):
     """Seeds of every setting."""
 
 
+class Width(Model):
+    """Another width of EGGROLL's model, with its budget."""
+
+    width: Positive
+    """Width of the GRU."""
+    updates: Positive
+    """Updates of the run; the milestone with the lowest ensemble-validation loss is shown."""
+
+
+class Widths(Model):
+    """EGGROLL at other widths, each at its lowest ensemble-validation loss (Appendix I)."""
+
+    arm: str
+    """The `eggroll` arm whose width and budget are changed."""
+    settings: tuple[Width, ...] = ()
+    """The other widths; none are trained if there are none."""
+    seeds: Seeds = (0,)
+    """Seeds of every width."""
+
+    @property
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """Return the names of the derived arms and the changes in each."""
+        return {
+            f"{self.arm}-d{s.width}-u{s.updates}": {
+                "width": s.width, "updates": s.updates, "operations": None, "seeds": self.seeds
+            }
+            for s in self.settings
+        }  # fmt: skip
+
+
 class Paired(Model):
     """Figure 4, claim C5: independent and summed losses compared, with the same start, batches and probes."""
 
@@ -247,7 +277,7 @@ class Active(Model):
     """Figures 16 and 17, claims C10 and C11: how many experts to average, and which pairs are complementary."""
 
     arms: Arms
-    """Arms whose loss is measured for every number of active experts."""
+    """Arms whose loss is measured for every number of active experts; arms that the sweep derives may be among them."""
     pairs: str
     """The arm among them whose pairs of experts are compared; it needs at least three experts."""
 
@@ -269,14 +299,18 @@ class Inference(Model):
     """... and the arm with few."""
     requests: Positive = 256
     """Requests per batch."""
+    requests_of: dict[str, Positive] = Field(default_factory=dict)
+    """Other numbers of requests, by arm."""
     repeats: Positive = 7
     """Timed repeats; the median is reported."""
     warmups: Positive = 2
     """Untimed repeats before them."""
+    device_seconds: PositiveNumber | None = None
+    """Aggregate device time of training at which Figure 15 compares the arms; null: the largest that all have spent."""
 
     @model_validator(mode="after")
     def _listed(self) -> Inference:
-        for name in (self.many, self.few):
+        for name in (self.many, self.few, *self.requests_of):
             if name not in self.arms:
                 raise ValueError(f"`{name}` is not one of arms")
         return self
@@ -319,6 +353,8 @@ class Products(Model):
     """The equal search over lr and eps."""
     populations: Populations
     """The search for EGGROLL's settings."""
+    widths: Widths
+    """EGGROLL at other widths."""
     paired: Paired
     """Independent and summed losses compared."""
     allocation: Allocation
@@ -351,4 +387,4 @@ class Products(Model):
     @property
     def bases(self) -> list[str]:
         """Every arm from which a product derives others."""
-        return [*self.tuning.bases, self.sweep.arm, self.populations.arm]
+        return [*self.tuning.bases, self.sweep.arm, self.populations.arm, self.widths.arm]

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from soma.analysis.costs import seconds_of_arms
 from soma.plan import Plan
 from soma.report.colours import Look, arm_looks
 from soma.report.draw import (
@@ -114,7 +115,7 @@ def _curves(plan: Plan, losses: pd.DataFrame, costs: pd.DataFrame, differences: 
 
     The last row of an arm has `difference`, SOMA's loss minus the arm's, and the ends of its intervals.
     """
-    seconds = costs[costs["quantity"] == "aggregate device time"].groupby(["arm", "update"])["value"].mean()
+    seconds = seconds_of_arms(costs, "aggregate device time")
     gains = differences[(differences["set"] == "test") & (differences["iterate"] == "last")].set_index("other")
     gains = gains[["difference", *ENDS]].rename(columns={end: f"difference_{end}" for end in ENDS})
     frames = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
@@ -18,7 +19,7 @@ from soma.report.labels import (
     watermark_notes,
 )
 from soma.report.paper import PaperValues
-from soma.report.table import NONE, NOT_RUN, Cell, Table, number, significant
+from soma.report.table import NONE, NOT_RUN, Cell, Table, number, significant, with_interval
 
 
 def table6(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
@@ -117,3 +118,40 @@ def populations(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
         *watermark_notes(plan),
     )
     return Table(columns, tuple(cells), notes)
+
+
+def widths(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
+    """Tabulate the lowest validation loss of EGGROLL at its other widths."""
+    theirs = {row["width"]: row["updates"] for row in paper.tables["eggroll_widths"]}
+    cells: list[tuple[Cell, ...]] = [
+        (
+            number(int(row.width), "set", -1),
+            number(int(row.parameters), "measured", -1, row.run),
+            number(int(row.updates), "set", -1),
+            number(int(row.update), "measured", -1, row.run),
+            number(float(row.operations), "measured", -1, row.run),
+            _lowest_cell(row),
+            number(theirs.pop(int(row.width), None), "paper", -1),
+        )
+        for row in rows.itertuples()
+    ]
+    cells += [
+        (number(width, "paper", -1), *[NOT_RUN] * 5, number(updates, "paper", -1)) for width, updates in theirs.items()
+    ]
+    columns = (
+        "width", "parameters", "updates of the run", "updates at its lowest", "operations", "validation loss",
+        "updates at its lowest (paper)",
+    )  # fmt: skip
+    notes = (
+        "Ensemble validation, nats per byte: the lowest mean over seeds at a milestone; picked on the text that it "
+        "stands for. Brackets: Student-t 95 % interval over seeds.",
+        *(() if len(rows) else ("No other width was trained in this campaign (`products.widths.settings` is empty).",)),
+        *watermark_notes(plan),
+    )
+    return Table(columns, tuple(cells), notes)
+
+
+def _lowest_cell(row: Any) -> Cell:
+    if pd.isna(row.seed_low):
+        return replace(number(row.loss, "measured", 4, row.run), text=f"{row.loss:.4f} ({row.seeds} seed)")
+    return with_interval(row.loss, row.seed_low, row.seed_high, row.run)
