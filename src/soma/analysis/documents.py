@@ -39,9 +39,9 @@ def compare(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
         row: dict[str, Any] = {"comparison": comparison, "ours": ours, "theirs": theirs}
         row |= {"documents": scores.documents, "won": documents_won(plan, scores, Side(ours), Side(theirs))}
         for name, table in by_source.items():
-            found = contrast(plan, resampled[name], Side(ours), Side(theirs)) if name in resampled else {}
+            whole = contrast(plan, resampled[name], Side(ours), Side(theirs)) if name in resampled else {}
             row |= {f"{name}_count": table["document"].nunique()}
-            row |= {f"{name}_{end}": found.get(end, np.nan) for end in ("low", "high")}
+            row |= {f"{name}_{end}": whole.get(end, np.nan) for end in ("low", "high")}
         out.append(row | contrast(plan, scores, Side(ours), Side(theirs)))
     return pd.DataFrame(out)
 

@@ -36,7 +36,7 @@ def serving(plan: Plan, rows: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame
     out = []
     for arm in product.arms:
         end = plan.arm_runs[arm][0].updates
-        for update in sorted({end, _as_long(plan, costs) if arm == product.many else end}):
+        for update in sorted({end, as_long_as_the_few(plan, costs) if arm == product.many else end}):
             row = loss_row(plan, scores, Side(arm, update))
             row |= {f"loss_{end}": row.pop(end) for end in ("low", "high", "seed_low", "seed_high")}
             row |= {"update": update, "token_operations": token_operations(plan, arm)}
@@ -46,7 +46,7 @@ def serving(plan: Plan, rows: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame
     return pd.DataFrame(out)
 
 
-def _as_long(plan: Plan, costs: pd.DataFrame) -> int:
+def as_long_as_the_few(plan: Plan, costs: pd.DataFrame) -> int:
     """Return the milestone of the arm with many experts that took nearest to the elapsed time of the arm with few."""
     product = plan.config.products.inference
     elapsed = seconds_of_arms(costs, "idealised elapsed time")
@@ -79,15 +79,19 @@ def at_one_cost(plan: Plan, rows: pd.DataFrame, costs: pd.DataFrame) -> pd.DataF
     budget = product.device_seconds or min(times[-1] for times in seconds.values())
     out = []
     for arm in product.arms:
-        found = {
+        at = {
             run.id: scores.at_budget(run.id, run.milestones, seconds[run.id], budget, "last", plan.arms[arm].active)
             for run in plan.arm_runs[arm]
         }
-        covered = {run: at for run, at in found.items() if at is not None}
+        covered = {run: loss for run, loss in at.items() if loss is not None}
         losses = [(loss, draws) for loss, draws, _ in covered.values()] or [(np.nan, np.full(1, np.nan))]
         row = loss_columns(np.array([loss for loss, _ in losses]), np.stack([draws for _, draws in losses], axis=1))
         where = {"arm": arm, "device_seconds": budget, "token_operations": token_operations(plan, arm)}
-        facts = {"interpolated": any(at[2] for at in covered.values()), "seeds": len(covered), "run": " ".join(covered)}
+        facts = {
+            "interpolated": any(loss[2] for loss in covered.values()),
+            "seeds": len(covered),
+            "run": " ".join(covered),
+        }
         out.append(where | row | facts)
     return pd.DataFrame(out)
 
