@@ -359,20 +359,20 @@ def test_a_table_of_ones_own_is_two_functions_and_two_entries(toy, tmp_path):
     rows, table, summary_entry, table_entry = blocks("extending.md", "python")[1:5]
     copy = Project.copy_of(toy, tmp_path / "copy")
     source = copy.folder / "src/soma"
-    (source / "analysis/documents.py").write_text(rows)
-    (source / "report/tables/documents.py").write_text(table)
+    (source / "analysis/hardest.py").write_text(rows)
+    (source / "report/tables/hardest.py").write_text(table)
     catalogue = (source / "catalogue.py").read_text()
     for after, entry in (("_SUMMARIES = (\n", summary_entry), ('    "Ablations": (\n', table_entry)):
         assert catalogue.count(after) == 1
         catalogue = catalogue.replace(after, f"{after}{entry.strip()},\n")
     (source / "catalogue.py").write_text(catalogue)
     assert copy.planned() == {"summarise": 1, "table": 1, "summary": 1}
-    copy.snakemake("results/toy/tables/documents-won.md", "results/toy/README.md")
-    cells = {(r["row"], r["column"]): r for r in csv_rows(copy.folder / "results/toy/tables/documents-won.csv")}
-    won = cells["0", "documents won by SOMA (%)"]
-    assert 0 <= float(won["value"]) <= 100
-    assert won["status"] == "measured"
-    assert "[Documents won](tables/documents-won.md)" in (copy.folder / "results/toy/README.md").read_text()
+    copy.snakemake("results/toy/tables/hardest.md", "results/toy/README.md")
+    cells = {(r["row"], r["column"]): r for r in csv_rows(copy.folder / "results/toy/tables/hardest.csv")}
+    loss = cells["0", "highest loss of a document"]
+    assert 1 < float(loss["value"]) < 8
+    assert loss["status"] == "measured"
+    assert "[Hardest documents](tables/hardest.md)" in (copy.folder / "results/toy/README.md").read_text()
 
 
 def test_a_killed_training_job_ends_with_the_same_bytes(toy, tmp_path):
