@@ -56,6 +56,16 @@ rule routing:
         sorted({f"{SHARDS}/{run.shards}" for run in PLAN.runs.values()}),
 
 
+# The searches alone; copy what they choose into the configuration, then run the rest.
+rule rates:
+    input:
+        expand(
+            "{dir}/{name}.md",
+            dir=TABLE_DIR,
+            name=["rates", "rates-of-arms", "table6"],
+        ),
+
+
 rule runs:
     input:
         opened(PLAN.runs.values()),

@@ -158,7 +158,8 @@ _SUMMARIES = (
     Summary("estimators", "gradients.estimators", (Losses(("estimators",), ("test",)), "estimator-variance")),
     Summary("tuning", "tuning.search", (Losses(("tuning",), ("validation",)),)),
     Summary("tuning-compared", "tuning.compare", ("tuning", "tuning-test")),
-    Summary("populations", "tuning.search_populations", (Losses(("populations",), ("validation",)),)),
+    Summary("rates", "rates.search", (Losses(("rates",), ("validation",)),)),
+    Summary("rates-of-arms", "rates.of_arms", ("rates", "tuning")),
     Summary("widths", "tuning.search_widths", (Losses(("widths",), ("validation",)),)),
     Summary("sweep", "scaling.curves", (_SWEEP, "costs")),
     Summary("crossings", "scaling.crossings", ("sweep",)),
@@ -278,8 +279,13 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
             "The settings that the search chose, each run tested once.",
         ),
         Table(
-            "populations", "tuning.populations", "Search for EGGROLL's settings", ("populations",),
-            "The search that EGGROLL's settings at this size come from.",
+            "rates", "rates.rates", "Searches for rates and settings", ("rates",),
+            "Every search beside that of Table 6: the settings tried, what each reached on ensemble validation, and "
+            "the chosen one. A choice at the edge of what was tried is marked: the best may lie beyond.",
+        ),
+        Table(
+            "rates-of-arms", "rates.of_arms", "Where the rates of every arm come from", ("rates-of-arms",),
+            "Which search chose each rate of each arm, and what is missing where none did or the arm differs.",
         ),
         Table(
             "widths", "tuning.widths", "EGGROLL at other widths", ("widths",),

@@ -47,8 +47,8 @@ class Rows:
 
     def tuning_compared(self):
         for seed in (0, 1, 2):
-            yield compared(-0.04 * self.side, seed=seed)
-        yield compared(0.04 * self.side, seed=np.nan)  # SPSA minus SOMA, of all seeds
+            yield compared(0.04 * self.side, seed=seed)
+        yield compared(-0.04 * self.side, seed=np.nan)  # of all seeds
 
     def objective(self):
         for seed, sign in enumerate(SIGNS):

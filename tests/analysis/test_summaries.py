@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from soma.analysis import ablations, controls, documents, gradients, inference, scaling, tuning
+from soma.analysis import ablations, controls, documents, gradients, inference, scaling
 from soma.analysis.contrasts import Side, at_equal_cost, contrast, scores_of
 from soma.config.campaign import load
 from soma.errors import SomaError
@@ -178,19 +178,6 @@ def test_crossing_times_are_where_the_line_between_two_milestones_meets_the_targ
     early = scaling.crossings(PLAN, curves.assign(loss=[2.0, 2.0, 2.0, 2.9, 2.8, 2.2])).set_index("arm")
     assert early.loc["a", "bound"]
     assert early.loc["a", "operations"] == 10.0
-
-
-def test_a_setting_that_failed_is_counted_and_not_chosen():
-    def advantage(arm, run, update, iterate, k):
-        return float("nan") if arm.endswith("p64-a0.3-s0.05-t32") else 0.1 + 0.1 * ("p256" in arm)
-
-    found = tuning.search_populations(PLAN, losses(PLAN, PLAN.groups["populations"], advantage, "validation"))
-    assert list(found["failed"]) == [1, 0, 0]
-    assert list(found["chosen"]) == [False, False, True]
-    assert list(found["edge"]) == ["", "", "population"]
-    assert list(found["configured"]) == [True, False, False]
-    with pytest.raises(SomaError, match="every setting of `eggroll-n1` that was tried failed"):
-        tuning.search_populations(PLAN, losses(PLAN, PLAN.groups["populations"], lambda *_: float("nan"), "validation"))
 
 
 def active_rows(plan) -> pd.DataFrame:

@@ -86,14 +86,14 @@ def test_every_seed_of_both_chosen_settings_is_compared():
     compared = tuning.compare(PLAN, found, tested)
     by_seed, mean = compared[:-1], compared.iloc[-1]
     assert list(by_seed["seed"]) == list(T.seeds)
-    assert np.allclose(compared["difference"], [0.3, 0.4, 0.5, 0.4])  # SPSA minus SOMA
-    assert np.allclose(compared["spsa"] - compared["soma"], compared["difference"])
+    assert np.allclose(compared["difference"], [-0.3, -0.4, -0.5, -0.4])  # SOMA minus SPSA
+    assert np.allclose(compared["soma"] - compared["spsa"], compared["difference"])
     assert [*by_seed["soma_run"], *by_seed["spsa_run"]] == runs
     assert np.isnan(mean["seed"])
     assert mean["run"].split() == [*by_seed["spsa_run"], *by_seed["soma_run"]]
     assert mean["low"] == pytest.approx(mean["high"])  # the same advantage on every document
     assert by_seed["seed_low"].isna().all()
-    assert mean["seed_low"] == pytest.approx(0.4 - 4.302653 * 0.1 / 3**0.5)
+    assert mean["seed_low"] == pytest.approx(-0.4 - 4.302653 * 0.1 / 3**0.5)
 
 
 def test_what_is_tested_is_every_seed_of_what_the_table_calls_chosen_and_nothing_else(tmp_path):

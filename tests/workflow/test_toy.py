@@ -219,7 +219,7 @@ def test_status_says_what_is_done(toy):
     assert {tuple(row[-2:]) for row in counts} == {("0", "0")}
 
 
-AGAIN = ("table5", "table11", "populations")
+AGAIN = ("table5", "table11", "rates")
 """Tables that are made a second time: of seed runs, SPSA, backpropagation, continuations and EGGROLL, and intervals."""
 
 
@@ -294,8 +294,8 @@ CPP, KERNELS, CATALOGUE = (
 SPSA, FIGURE = "src/soma/estimators/spsa.py", "src/soma/report/figures/gradients.py"
 COUNTED = remade("costs") | {"summarise_costs": 1}
 # Searches have an interval over seeds alone.
-RESAMPLED = remade(*(SUMMARIES.keys() - {"tuning", "populations"}))
-OF_RUNS = remade("costs", "tuning-test", *MEASUREMENTS, losses=EVALUATED - {"populations"}) | {
+RESAMPLED = remade(*(SUMMARIES.keys() - {"tuning", "rates", "rates-of-arms"}))
+OF_RUNS = remade("costs", "tuning-test", *MEASUREMENTS, losses=EVALUATED - {"rates"}) | {
     "summarise_costs": 1,
     "measure": 7,
 }

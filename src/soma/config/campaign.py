@@ -88,6 +88,8 @@ class Config(Model):
     """Named runs; each merges training < recipe < its own keys."""
     products: Products
     """Arms shown in each table and figure."""
+    rates_given: str = ""
+    """Where the rates of all arms come from, if not from the searches of this campaign; empty: from these."""
     untestable: dict[Annotated[str, Field(pattern="^C[0-9]+[ab]?$")], str] = Field(default_factory=dict)
     """Claims that this campaign is too small to test, each with the reason printed on the claims page."""
 
@@ -109,6 +111,18 @@ class Config(Model):
             if run.crop > self.data.window:
                 raise ValueError(f"{name}: crop ({run.crop} bytes) must not exceed data.window ({self.data.window})")
         return self
+
+    @cached_property
+    def searched(self) -> dict[str, Arm]:
+        """Arms that the searches of `products.rates` derive, by name."""
+        out: dict[str, Arm] = {}
+        for where, search in self.products.rates.items():
+            for name, change in search.variants.items():
+                try:
+                    out[name] = Arm.model_validate(merge(self.arms[search.arm].model_dump(), change))
+                except ValidationError as error:
+                    raise ValueError(f"products.rates.{where}: {_sentence(error.errors()[0])}") from None
+        return out
 
     @cached_property
     def swept(self) -> dict[str, Arm]:
@@ -149,8 +163,15 @@ class Config(Model):
         for name in p.inference.arms:
             if name not in p.fixed_size.arms:
                 raise ValueError(f"products.inference.arms names `{name}`, which is not among products.fixed_size")
-        if self.arms[p.populations.arm].method != "eggroll":
-            raise ValueError(f"products.populations.arm is `{p.populations.arm}`, which is not an `eggroll` arm")
+        served = [(f"rates.{name}", arm) for name, search in p.rates.items() for arm in search.serves]
+        for where, name in served + [("tuning", arm) for arms in p.tuning.serves.values() for arm in arms]:
+            if name not in self.arms:
+                raise ValueError(f"products.{where}.serves names the arm `{name}`, which `arms` does not define")
+        names = [name for search in p.rates.values() for name in search.variants]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"products.rates runs the setting `{name}` twice")
+        _ = self.searched  # every setting must make a valid arm
         if self.arms[p.widths.arm].method != "eggroll":
             raise ValueError(f"products.widths.arm is `{p.widths.arm}`, which is not an `eggroll` arm")
         if (self.arms | self.swept)[p.active.pairs].experts < 3:
@@ -204,6 +225,8 @@ def resolve(raw: Mapping[str, Any], where: str = "configuration") -> Config:
         if isinstance(raw.get("seed_run"), Mapping):
             raw["seed_run"] = merge(training, raw["seed_run"])
     raw["recipes"], raw["arms"] = recipes, arms
+    if isinstance(products := raw.get("products"), Mapping) and isinstance(rates := products.get("rates"), Mapping):
+        raw["products"] = {**products, "rates": {k: v for k, v in rates.items() if v is not None}}
     raw["untestable"] = {k: v for k, v in (raw.get("untestable") or {}).items() if v is not None}
     try:
         return Config.model_validate(raw)

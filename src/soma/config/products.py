@@ -6,6 +6,7 @@ one by changing a setting, so that a grid need not be written out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -78,6 +79,14 @@ class Tuning(Model):
     """Pairs of lr and eps, each run with every seed and the arm's own budget."""
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=2)]
     """Seeds of every setting."""
+    serves: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Arms that have the lr and eps chosen for `soma` or `spsa`; the summary `rates-of-arms` checks it."""
+
+    @model_validator(mode="after")
+    def _serves_for_its_arms(self) -> Tuning:
+        if unknown := self.serves.keys() - {*self.bases}:
+            raise ValueError(f"serves names `{min(unknown)}`, which is neither soma nor spsa")
+        return self
 
     @property
     def bases(self) -> tuple[str, ...]:
@@ -85,35 +94,70 @@ class Tuning(Model):
 
     def variants(self, base: str) -> dict[str, dict[str, Any]]:
         """Return the names of the arms derived from a base arm, and the changes in each."""
-        return {f"{base}-lr{lr:g}-eps{eps:g}": {"lr": lr, "eps": eps, "seeds": self.seeds} for lr, eps in self.settings}
+        settings = [{"lr": lr, "eps": eps} for lr, eps in self.settings]
+        return {variant(base, setting): {**setting, "seeds": self.seeds} for setting in settings}
 
 
-class Population(Model):
-    """One candidate in the search over EGGROLL's settings."""
+class Search(Model):
+    """Beyond the paper, by name: a search for settings of arms on ensemble validation, copied here when chosen.
 
-    population: Annotated[int, Field(ge=2)]
-    """As in `training.eggroll`."""
-    streams: Positive
-    """As in `training.eggroll`."""
-    tokens: Positive
-    """As in `training.eggroll`."""
-    alpha: Annotated[float, Field(gt=0, le=1)]
-    """As in `training.eggroll`."""
-    step: PositiveNumber
-    """As in `training.eggroll`."""
-
-
-class Populations(Model):
-    """Beyond the paper: the search for EGGROLL's settings at this size, on ensemble validation."""
+    Every setting is a mapping of keys of an arm, such as `{lr: 2.5e-3}` or `{eggroll: {population: 256, alpha: 0.3}}`.
+    """
 
     arm: str
-    """The `eggroll` arm of the comparison; the search uses its model and the operations below."""
-    settings: Annotated[tuple[Population, ...], Field(min_length=1)]
-    """Candidate settings, each run with every seed."""
+    """Arm whose settings are changed; it need not be an arm of another product."""
+    serves: Arms
+    """Arms that must have the chosen values; the summary `rates-of-arms` says which do not."""
+    settings: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
+    """Candidates, each run with every seed; all state the same keys."""
     operations: PositiveNumber
     """Budget of every run."""
     seeds: Seeds = (0,)
     """Seeds of every setting."""
+
+    @model_validator(mode="after")
+    def _alike(self) -> Search:
+        keys = [flat(setting).keys() for setting in self.settings]
+        if any(other != keys[0] for other in keys):
+            raise ValueError("every setting must state the same keys")
+        if len(self.variants) != len(self.settings):
+            raise ValueError("a setting is stated twice")
+        if taken := keys[0] & {"updates", "operations", "seeds", "milestones"}:
+            raise ValueError(f"a setting must not state `{min(taken)}`, which is the same for all settings")
+        return self
+
+    @property
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """Return the names of the derived arms, and the changes in each."""
+        fixed = {"operations": self.operations, "updates": None, "milestones": (1.0,), "seeds": self.seeds}
+        return {variant(self.arm, flat(setting)): {**setting, **fixed} for setting in self.settings}
+
+
+_SHORT = {
+    "population": "p",
+    "alpha": "a",
+    "step": "s",
+    "tokens": "t",
+    "alpha_halved_at": "ah",
+    "step_halved_at": "sh",
+    "head_lr": "head",
+}
+"""Short names of the keys that a search changes, for the names of its arms; others stand in full."""
+
+
+def flat(setting: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a setting by their innermost key, `{eggroll: {alpha: 0.3}}` as `{alpha: 0.3}`."""
+    out: dict[str, Any] = {}
+    for key, value in setting.items():
+        out |= flat(value) if isinstance(value, Mapping) else {key: value}
+    return out
+
+
+def variant(base: str, values: Mapping[str, Any]) -> str:
+    """Return the name of an arm derived from `base`, which states every value that is set."""
+    ordered = sorted(values, key=lambda key: [*_SHORT].index(key) if key in _SHORT else -1)
+    texts = {key: f"{values[key]:g}" if isinstance(values[key], float) else str(values[key]) for key in ordered}
+    return "-".join([base, *(f"{_SHORT.get(key, key)}{texts[key]}" for key in ordered if values[key] is not None)])
 
 
 class Width(Model):
@@ -351,8 +395,8 @@ class Products(Model):
     """Zeroth-order training against backpropagation."""
     tuning: Tuning
     """The equal search over lr and eps."""
-    populations: Populations
-    """The search for EGGROLL's settings."""
+    rates: dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$")], Search] = Field(default_factory=dict)
+    """Searches for settings of arms, by name; null removes one."""
     widths: Widths
     """EGGROLL at other widths."""
     paired: Paired
@@ -387,4 +431,4 @@ class Products(Model):
     @property
     def bases(self) -> list[str]:
         """Every arm from which a product derives others."""
-        return [*self.tuning.bases, self.sweep.arm, self.populations.arm, self.widths.arm]
+        return [*self.tuning.bases, self.sweep.arm, self.widths.arm, *(s.arm for s in self.rates.values())]

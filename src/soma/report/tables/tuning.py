@@ -1,4 +1,4 @@
-"""The equal search over rates: Tables 6 and 7, and the search for EGGROLL's settings."""
+"""The equal search over rates, Tables 6 and 7, and EGGROLL at other widths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from soma.report.labels import (
     watermark_notes,
 )
 from soma.report.paper import PaperValues
-from soma.report.table import NONE, NOT_RUN, Cell, Table, number, significant, with_interval
+from soma.report.table import NONE, NOT_RUN, Cell, Table, number, with_interval
 
 
 def table6(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
@@ -36,7 +36,7 @@ def table6(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
     cells: list[tuple[Cell, ...]] = []
     for (lr, eps), tried_alike in rows.groupby(["lr", "eps"], sort=False):
         by_base = {row.base: row for row in tried_alike.itertuples()}
-        chosen = [names[base] + _edge(row) for base, row in by_base.items() if row.chosen]
+        chosen = [names[base] + edge(row) for base, row in by_base.items() if row.chosen]
         cells.append(
             (
                 *(number(float(value), "set", -1) for value in (lr, eps)),
@@ -61,7 +61,8 @@ def table6(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
     return Table(columns, tuple(cells), notes)
 
 
-def _edge(row: Any) -> str:
+def edge(row: Any) -> str:
+    """Return a remark if a chosen setting lies at an edge of what was tried."""
     return f" (at the edge of {row.edge})" if row.edge else ""
 
 
@@ -86,37 +87,14 @@ def table7(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
     values = [over_runs(by_seed[name], 4, ids) for name, ids in (("spsa", mean.spsa_run), ("soma", mean.soma_run))]
     cells.append((Cell("mean"), *values, *against_cells(mean), *[number(None, "paper")] * 2))
     notes = (
-        "Test, nats per byte; brackets: 95 % paired bootstrap interval over documents. `±` and `over seeds`: Student-t "
-        "95 % interval over seeds.",
+        "Test, nats per byte; below zero SOMA is better; brackets: 95 % paired bootstrap interval over documents. `±` "
+        "and `over seeds`: Student-t 95 % interval over seeds.",
         f"Sample standard deviation of the difference over seeds: {spread_over_seeds(rows):.4f}.",
-        f"The paper's mean difference: {theirs['mean_difference']}, standard deviation {theirs['sd_difference']}.",
+        f"The paper's mean difference, SPSA minus SOMA: {theirs['mean_difference']}, standard deviation "
+        f"{theirs['sd_difference']}.",
         *watermark_notes(plan),
     )
-    columns = ("seed", "SPSA", "SOMA", "SPSA minus SOMA", "over seeds", "SPSA (paper)", "SOMA (paper)")
-    return Table(columns, tuple(cells), notes)
-
-
-def populations(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
-    """Tabulate the search over EGGROLL's settings at this size, on ensemble validation."""
-    cells = []
-    for row in rows.itertuples():
-        words = (("chosen" + _edge(row), row.chosen), ("in Table 4", row.configured))
-        marks = ", ".join(word for word, true in words if true)
-        settings = [
-            number(getattr(row, key), "set", -1) for key in ("population", "streams", "tokens", "alpha", "step")
-        ]
-        updates = number(int(row.updates), "measured", -1, row.run)
-        choice = Cell(marks, "measured", marks, run=row.run) if marks else NONE
-        cells.append((*settings, updates, searched_cell(row), choice))
-    columns = ("population", "streams", "bytes", "α", "δ", "updates", "validation loss", "choice")
-    budget = plan.config.products.populations.operations
-    notes = (
-        f"Ensemble validation, nats per byte, {significant(budget)} operations each; test data play no part. Brackets: "
-        "Student-t 95 % interval over seeds, sd: standard deviation, where there are two or more.",
-        "The settings in Table 4 are those of the configuration; where they are not the ones chosen here, the table "
-        "says so.",
-        *watermark_notes(plan),
-    )
+    columns = ("seed", "SPSA", "SOMA", "SOMA minus SPSA", "over seeds", "SPSA (paper)", "SOMA (paper)")
     return Table(columns, tuple(cells), notes)
 
 
