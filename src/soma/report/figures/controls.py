@@ -40,7 +40,7 @@ def sizes(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
         look, last = looks[arm], points[points["iterate"] == "last"]
         averaged = points[points["iterate"] == "average"]
         axis.plot(averaged["parameters"], averaged["loss"], markersize=5, markerfacecolor="white", **look)
-        between = last[last["seed_low"].notna()]
+        bars = last[last["seed_low"].notna()]
         axis.vlines(
             between["parameters"], between["seed_low"], between["seed_high"], color=look["color"], linewidth=1.1
         )
