@@ -41,9 +41,7 @@ def sizes(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
         averaged = points[points["iterate"] == "average"]
         axis.plot(averaged["parameters"], averaged["loss"], markersize=5, markerfacecolor="white", **look)
         bars = last[last["seed_low"].notna()]
-        axis.vlines(
-            between["parameters"], between["seed_low"], between["seed_high"], color=look["color"], linewidth=1.1
-        )
+        axis.vlines(bars["parameters"], bars["seed_low"], bars["seed_high"], color=look["color"], linewidth=1.1)
         axis.plot(last["parameters"], last["loss"], markersize=5, markeredgecolor="white", **look)
         end = last.iloc[0]
         if arm in others or arm == largest:
