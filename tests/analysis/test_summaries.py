@@ -1,10 +1,7 @@
 """Controls, continuations, sweeps and searches on invented rows with known results."""
 
-<<<<<<< HEAD
-from dataclasses import replace
-=======
 import itertools
->>>>>>> a05ae80 (Scaling, ablations, controls: curves of Figure 9, a target in Figure 13, every pair of C14, B2 and B7 for every ensemble, positive intervals of times)
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd

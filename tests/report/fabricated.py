@@ -7,12 +7,8 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-<<<<<<< HEAD
 from soma.analysis.inference import pair_groups, token_operations
-from soma.analysis.scaling import variants
-=======
 from soma.analysis.scaling import crossings, variants
->>>>>>> a05ae80 (Scaling, ablations, controls: curves of Figure 9, a target in Figure 13, every pair of C14, B2 and B7 for every ensemble, positive intervals of times)
 from soma.plan import Plan
 
 NAN = float("nan")

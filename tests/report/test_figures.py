@@ -45,11 +45,7 @@ VALUES = {
 
 
 # Figures for which the paper gives no points, or points on other axes.
-<<<<<<< HEAD
-WITHOUT_POINTS = ("figure5", "figure6", "figure14", "figure17", "precision", "sizes", "estimators")
-=======
-WITHOUT_POINTS = ("figure5", "figure9", "figure14", "figure17", "precision", "sizes", "estimators")
->>>>>>> a05ae80 (Scaling, ablations, controls: curves of Figure 9, a target in Figure 13, every pair of C14, B2 and B7 for every ensemble, positive intervals of times)
+WITHOUT_POINTS = ("figure5", "figure6", "figure9", "figure14", "figure17", "precision", "sizes", "estimators")
 
 
 @cache
