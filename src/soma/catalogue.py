@@ -155,6 +155,7 @@ _SUMMARIES = (
     Summary("documents", "documents.compare", (Losses(("fixed_size", "paired"), ("test",)),)),
     Summary("allocation", "scaling.allocation", (Losses(("allocation",), ("test",)),)),
     Summary("ablation", "ablations.ablation", (Losses(("ablation",), ("test",)),)),
+    Summary("ablation-curves", "ablations.curves", (Histories("ablation"),)),
     Summary("estimators", "gradients.estimators", (Losses(("estimators",), ("test",)), "estimator-variance")),
     Summary("tuning", "tuning.search", (Losses(("tuning",), ("validation",)),)),
     Summary("tuning-compared", "tuning.compare", ("tuning", "tuning-test")),
@@ -241,11 +242,11 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
     "Controls of ours": (
         Table(
             "controls", "controls.controls", "Controls that the paper did not run",
-            ("controls", "precision", "sizes", "differences"),
+            ("controls", "precision", "sizes"),
             "Beyond the paper: other explanations of the comparison at equal total size. Each row compares two arms.",
         ),
         Table(
-            "sizes", "controls.sizes", "Size curve at equal operations (B7)", ("sizes", "differences"),
+            "sizes", "controls.sizes", "Size curve at equal operations (B7)", ("sizes", "controls"),
             "Beyond the paper: one budget of operations for every size. Does an ensemble lie below the monoliths' "
             "curve?",
         ),
@@ -349,13 +350,13 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
             "it.",
         ),
         Figure(
-            "figure13", "scaling.figure13", "What a loss costs under each allocation", ("sweep",),
+            "figure13", "scaling.figure13", "What a loss costs under each allocation", ("sweep", "crossings"),
             "Every split into directions and sequences: the loss reached against operations. A ringed point was "
-            "reached more cheaply by no other split.",
+            "reached more cheaply by no other split; stars mark where a split reaches the target loss.",
         ),
         Table(
             "crossings", "scaling.crossings", "What it takes to reach one loss (Figure 13)", ("crossings",),
-            "The cost of each allocation of the sweeps until all have reached the same loss.",
+            "The cost of each allocation of the sweeps until its loss reaches the target that Figure 13 draws.",
         ),
         Figure(
             "figure14", "scaling.figure14", "The best N of equal total size under two budgets, by ensemble validation",
@@ -370,20 +371,21 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
         ),
         Table(
             "table11", "scaling.table11", "Table 11. Continuations at equal operations", ("allocation",),
-            "The same operations spent on more directions or on more sequences.",
+            "The same operations spent on more directions or on more sequences: every loss, then every pair.",
         ),
     ),
     "Ablations": (
         Figure(
             "figure9", "ablations.figure9",
-            "Ablations under backpropagation: test loss of the base minus that of the ablation", ("ablation",),
-            "Under backpropagation, the loss of the base minus that of an arm with one change; left of zero the base "
-            "is better.",
+            "Ablations under backpropagation: expert validation loss during training", ("ablation-curves",),
+            "Under backpropagation, the loss of the base (black) and of arms with one change, against training steps. "
+            "Where a curve crosses the black one, the order of the two turns.",
         ),
         Table(
-            "ablation", "ablations.ablation", "Ablations under backpropagation (Figure 9)", ("ablation",),
+            "ablation", "ablations.ablation", "Ablations under backpropagation (Figure 9)",
+            ("ablation", "ablation-curves"),
             "Partition, start and head under backpropagation, each compared with the same base; below zero the base "
-            "is better.",
+            "is better. The last column says when one overtakes the other for good.",
         ),
     ),
     "Inference and averaging": (
@@ -441,7 +443,6 @@ FRONT: tuple[Read, ...] = (
     "controls",
     "precision",
     "sizes",
-    "differences",
     "costs",
     "reference",
     "inference",
@@ -549,7 +550,8 @@ CLAIMS = (
     ),
     Claim(
         "C14", "scaling.equal_continuations",
-        "Equal-compute continuations with different (n_pert, B) end within {claims[C14][spread]:.5f} of each other.",
+        "Equal-compute continuations with different (n_pert, B) end equal: no two means are further apart than the "
+        "paper's, {claims[C14][spread]:.5f}.",
         "{table11[0][test]}, {table11[1][test]}, {table11[2][test]}",
         ("allocation",), ("table11",),
     ),
@@ -571,7 +573,7 @@ CLAIMS = (
 
 CONTROLS = {
     "B1": "Do semantic clusters matter, or do random shards do as well?",
-    "B2": "Does the ensemble beat one monolith of a single expert's size at the same operations?",
+    "B2": "Does an ensemble beat one monolith of a single expert's size at the same operations?",
     "B3": "Does the comparison hold for averaged iterates, or is it noise of the last one?",
     "B4": "How much of the gain is averaging: the mixture against its nearest expert alone?",
     "B5": "Does it hold when the seed run and the preprocessing are charged?",

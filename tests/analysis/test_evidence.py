@@ -1,5 +1,8 @@
 """Each claim's differences come from the right measured rows, and are negative if the claim holds."""
 
+import itertools
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -121,10 +124,11 @@ class Rows:
         yield compared(-0.1 * self.side, group="partition", arm="bptt-random")
 
     def allocation(self):
-        for i, arm in enumerate(P.allocation.arms):
-            distance = 0.0001 if self.side > 0 else 0.1
-            row = compared(distance * (-1) ** i, arm=arm)
-            yield row if i else row | {"difference": np.nan}
+        for arm in P.allocation.arms:
+            yield compared(0.0, arm=arm, other=arm) | {"difference": np.nan}
+        for i, (arm, other) in enumerate(itertools.combinations(P.allocation.arms, 2)):
+            distance = 1e-5 if self.side > 0 else 0.1
+            yield compared(distance * (-1) ** i, arm=arm, other=other)
 
     def backpropagation(self):
         for n in (1, 2):
@@ -160,7 +164,7 @@ def test_each_difference_names_what_it_compares_and_how_many_there_are():
     assert found["C6"][0] == "variance at N=16 over N=1"
     assert len(found["C8"]) == 4
     assert len(found["C13"]) == 2
-    assert len(found["C14"]) == len(P.allocation.arms) - 1
+    assert len(found["C14"]) == math.comb(len(P.allocation.arms), 2)
     assert found["C16"] == ["BPTT minus zeroth order, N=1", "BPTT minus zeroth order, N=2"]
 
 

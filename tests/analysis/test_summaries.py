@@ -1,5 +1,6 @@
 """Controls, continuations, sweeps and searches on invented rows with known results."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -34,7 +35,9 @@ def test_controls_say_which_side_is_better():
     assert found["B3", f"soma-n2{averaged}", f"eggroll-n1{averaged}"].difference == pytest.approx(-0.3)
     assert found["B4", "soma-n2", "soma-n2, nearest expert alone"].difference == pytest.approx(-0.1)
     assert found["B4", "soma-n2, nearest expert alone", "spsa-n1-p8"].difference == pytest.approx(-0.2)
-    assert {c for c, _, _ in found} == {"B1", "B2", "B3", "B4", "B5"}
+    # An ensemble of another width is compared with a monolith of another size, not of its expert's.
+    assert found["B7", "soma-n4", "spsa-n1-d16"].difference == pytest.approx(0.5)
+    assert {c for c, _, _ in found} == {"B1", "B2", "B3", "B4", "B5", "B7"}
 
 
 def test_charging_the_seed_run_moves_the_budget_to_the_left():
@@ -99,8 +102,36 @@ def test_the_base_of_an_ablation_stands_first_and_has_no_difference():
     assert found["arm"].iloc[0] == P.ablation.base
     assert np.isnan(found["difference"].iloc[0])
     assert np.allclose(found["difference"].iloc[1:], -0.1)
-    split = scaling.allocation(PLAN, losses(PLAN, P.allocation.arms, lambda *_: 0.0))
+
+
+def test_every_pair_of_continuations_is_compared():
+    arms = P.allocation.arms
+    rows = losses(PLAN, arms, lambda arm, *_: 0.004 * arms.index(arm))
+    split = scaling.allocation(PLAN, rows)
     assert split["operations"].nunique() == 1
+    pairs = split[split["difference"].notna()]
+    assert len(split) - len(pairs) == len(arms)
+    assert list(zip(pairs["arm"], pairs["other"], strict=True)) == list(itertools.combinations(arms, 2))
+    assert pairs["difference"].iloc[0] == pytest.approx(0.004)
+    assert [d.mean for d in scaling.equal_continuations(PLAN, split)] == pytest.approx(
+        [abs(d) - 0.00006 for d in pairs["difference"]]
+    )
+
+
+def test_curves_of_ablations_are_of_expert_validation_and_say_when_the_order_turns():
+    base, arm = P.ablation.base, P.ablation.start[0]
+    histories = {}
+    for name in P.ablation.arms:
+        for run in PLAN.arm_runs[name]:
+            falls = {10: 2.5, 20: 2.3, 30: 2.0} if name == arm else {10: 2.4, 20: 2.2, 30: 2.1}
+            histories[run.id] = pd.DataFrame(
+                [{"update": u, "expert": e, "expert_validation": v + 0.2 * e} for u, v in falls.items() for e in (0, 1)]
+            )
+    found = ablations.curves(PLAN, histories)
+    assert list(found.loc[found["arm"] == base, "loss"])[:3] == pytest.approx([2.5, 2.3, 2.2])
+    turn = ablations.overtaken(PLAN, found, arm).iloc[0]
+    assert (turn["first"], turn["last"], turn["update"]) == pytest.approx((-0.1, 0.1, 25.0))
+    assert ablations.overtaken(PLAN, found, P.ablation.head[0])["update"].isna().all()
 
 
 SWEPT = PLAN.groups["sweep"]
@@ -171,13 +202,19 @@ def test_crossing_times_are_where_the_line_between_two_milestones_meets_the_targ
         }
     )  # fmt: skip
     found = scaling.crossings(PLAN, curves).set_index("arm")
-    assert found["target"].iloc[0] == 2.2  # the worst of the lowest losses
+    assert found["target"].iloc[0] == 2.2  # of two, the higher one
     assert found.loc["a", "operations"] == pytest.approx(18.0)
     assert found.loc["b", "operations"] == pytest.approx(300.0)
     assert not found["bound"].any()
     early = scaling.crossings(PLAN, curves.assign(loss=[2.0, 2.0, 2.0, 2.9, 2.8, 2.2])).set_index("arm")
     assert early.loc["a", "bound"]
     assert early.loc["a", "operations"] == 10.0
+    assert found.loc["a", "first_operations"] == 20.0
+    three = pd.concat([curves, curves[curves["arm"] == "b"].assign(arm="c", run="t", loss=[3.0, 2.9, 2.8])])
+    missed = scaling.crossings(PLAN, three).set_index("arm")
+    assert missed["target"].iloc[0] == 2.2  # the median
+    assert list(missed["reached"]) == [True, True, False]
+    assert np.isnan(missed.loc["c", "operations"])
 
 
 def active_rows(plan) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from soma.analysis.inference import pair_groups, token_operations
-from soma.analysis.scaling import variants
+from soma.analysis.scaling import crossings, variants
 from soma.plan import Plan
 
 NAN = float("nan")
@@ -147,6 +147,9 @@ class Rows:
                 out.append(where | spent | {"elapsed_seconds": self.seconds(each)} | row)
         return pd.DataFrame(out)
 
+    def crossings(self) -> pd.DataFrame:
+        return crossings(self.plan, self.sweep())
+
     def best_counts(self) -> pd.DataFrame:
         ids = self.ids(self.products.fixed_size.soma)
         counts = sorted({self.plan.arms[arm].experts for arm in self.products.fixed_size.arms} | {1, 2})
@@ -178,6 +181,19 @@ class Rows:
                 if group != "base":
                     row |= interval("difference", -0.02 - 0.01 * i * len(group), 0.005, seeds)
                 out.append(row)
+        return pd.DataFrame(out)
+
+    def ablation_curves(self) -> pd.DataFrame:
+        product, out = self.products.ablation, []
+        groups = {"base": (product.base,), "partition": product.partition}
+        groups |= {"start": product.start, "head": product.head}
+        for group, arms in groups.items():
+            for i, arm in enumerate(arms):
+                for run in self.plan.arm_runs[arm]:
+                    for update in (25, 50, 100, 200):
+                        behind = 0.0 if group == "base" else (0.3 + 0.1 * i) * (1 - update / 150)
+                        where = {"group": group, "arm": arm, "seed": run.seed, "run": run.id, "update": update}
+                        out.append(where | {"loss": 3.0 - 0.2 * np.log(update) + behind + 0.01 * run.seed})
         return pd.DataFrame(out)
 
     def variance(self) -> pd.DataFrame:

@@ -34,7 +34,6 @@ VALUES = {
     "figure4": ("paired", "difference"),
     "figure7": ("sweep", "elapsed_seconds"),
     "figure8": ("sweep", "device_seconds"),
-    "figure9": ("ablation", "difference"),
     "figure11": ("objective", "error"),
     "figure14": ("best-counts", "best"),
     "figure16": ("active-losses", "loss"),
@@ -46,7 +45,7 @@ VALUES = {
 
 
 # Figures for which the paper gives no points, or points on other axes.
-WITHOUT_POINTS = ("figure5", "figure6", "figure14", "figure17", "precision", "sizes", "estimators")
+WITHOUT_POINTS = ("figure5", "figure6", "figure9", "figure14", "figure17", "precision", "sizes", "estimators")
 
 
 @cache
@@ -66,7 +65,7 @@ SINGLE = {
     "reference": {"arms": ["soma-n4"], "settings": [[8, 16]]},
     "active": {"arms": ["soma-n4"], "pairs": "soma-n4"},
     "inference": {"arms": ["soma-n2"], "many": "soma-n2", "few": "soma-n2"},
-    "controls": {"random": "soma-n2-random", "sizes": ["spsa-n1-d16"], "single": "spsa-n1-d16"},
+    "controls": {"random": "soma-n2-random", "sizes": ["spsa-n1-d16"]},
     "estimators": {"arms": ["est-sparse"]},
 }
 

@@ -68,7 +68,9 @@ def advantage(arm, run, update, iterate, k):
 class Rows(fabricated.Rows):
     """Rows that the catalogue's summaries compute from invented losses; of measurements, invented rows."""
 
-    FABRICATED = ("paired", "best-counts", "estimators", "active-losses", "active-differences", "per-expert")
+    FABRICATED = (
+        "ablation-curves", "paired", "best-counts", "estimators", "active-losses", "active-differences", "per-expert",
+    )  # fmt: skip
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -226,12 +228,13 @@ def test_table3_says_where_the_runs_and_the_step_were_timed():
 
 def test_the_controls_of_their_own_tables_have_a_finding():
     plan, rows = plan_of("small"), rows_of("small")
-    sizes, differences = rows("sizes"), rows("differences")
-    own = sizes["arm"] == "soma-n2"
-    for shift, words in ((1.0, "above (worse than)"), (-1.0, "below (better than)")):
-        assert words in size_finding(plan, sizes.assign(loss=sizes["loss"] + shift * own), differences)
-    tiny = sizes.assign(parameters=sizes["parameters"].where(~own, 100))
-    assert "larger or smaller than every monolith" in size_finding(plan, tiny, differences)
+    sizes, monolith = rows("sizes"), "spsa-n1-d28"
+    compared = rows("controls").head(1).assign(control="B7", ours="soma-n2", theirs=monolith)
+    lowest = sizes["arm"].map({monolith: 1.0, "soma-n2": 1.1}).fillna(2.0)
+    found = size_finding(plan, sizes.assign(loss=lowest), compared)
+    assert "the lowest loss of all sizes at this budget is 1.0000, of SPSA N=1" in found
+    assert "the best ensemble minus the best monolith, SOMA N=2" in found
+    assert "minus the best monolith" not in size_finding(plan, sizes.assign(loss=lowest), compared.head(0))
     errors = {("fp32", 1e-3): 1e-4, ("fp32", 1e-5): 1e-3, ("tf32", 1e-3): 1e-4, ("tf32", 1e-5): 2.0}
     precision = pd.DataFrame([(*key, error, "trained", "r") for key, error in errors.items()])
     precision.columns = pd.Index(["precision", "eps", "error", "weights", "run"])
@@ -246,7 +249,8 @@ def test_arms_are_called_by_their_labels():
 
 
 def test_intervals_over_runs_and_of_small_differences():
-    assert over_runs([2.0, 4.0], 1, "a b").text == "3.0 ± 12.7"
+    assert over_runs([2.0, 4.0], 1, "a b").text == "2.8 [0.0, 231.2]"
+    assert over_runs([0.0, 4.0], 1, "a b").text == "2.0"
     assert over_runs([2.0], 1, "a").text == "2.0"
     assert over_runs([], 1, "").status == "not run"
     late = Difference("late", -0.000018, -0.000025, -0.000012, float("nan"), float("nan"), 1, "r", interpolated=True)

@@ -40,15 +40,7 @@ class Controls(Model):
     random: str
     """The claim's arm on random shards (B1)."""
     sizes: Arms
-    """Monoliths at the same number of operations, from small to large; one has a single expert's size (B2, B7)."""
-    single: str
-    """The arm among `sizes` with the size of a single expert of the claim's arm (B2)."""
-
-    @model_validator(mode="after")
-    def _listed(self) -> Controls:
-        if self.single not in self.sizes:
-            raise ValueError(f"single is `{self.single}`, which is not one of sizes")
-        return self
+    """Monoliths at the same number of operations, from small to large (B7); those as wide as an expert serve B2."""
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -207,9 +199,9 @@ class Allocation(Model):
     """Table 11, claim C14: continuations of one arm at equal operations with different splits of n_pert and batch."""
 
     arms: Annotated[tuple[str, ...], Field(min_length=2)]
-    """The continuations; the first is compared with every other."""
-    margin: PositiveNumber = 0.005
-    """Test losses closer than this (nats per byte) count as equal."""
+    """The continuations, each compared with every other."""
+    margin: PositiveNumber = 0.00006
+    """Test losses closer than this (nats per byte) count as equal; the default is the spread that the paper reports."""
 
 
 class Sweep(Model):
@@ -225,6 +217,8 @@ class Sweep(Model):
     """Sequences per update; above the arm's batch, batches are accumulated, each with its own directions."""
     operations: Annotated[tuple[PositiveNumber, ...], Field(min_length=1)]
     """Budgets of Table 10."""
+    target: PositiveNumber | None = None
+    """Ensemble validation loss (nats per byte) whose cost is compared; by default the median of lowest losses."""
 
     def variants(self, base: Any) -> dict[str, dict[str, Any]]:
         """Return the names of the derived arms and the changes in each; `base` is the arm."""

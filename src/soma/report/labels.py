@@ -22,7 +22,7 @@ LOSS_NOTE = (
     "bootstrap interval over documents."
 )
 SEED_NOTE = "`over seeds`: Student-t 95 % interval of the mean over seeds."
-RUN_NOTE = "`±`: Student-t 95 % interval of the mean over runs; a single run has none."
+RUN_NOTE = "Of several runs: the geometric mean, with the Student-t 95 % interval of the mean logarithm."
 
 
 def hardware(rows: pd.DataFrame) -> str:
@@ -81,7 +81,7 @@ def searched_cell(row: Any) -> Cell:
 
 
 def over_runs(values: Sequence[float] | pd.Series, digits: int, runs: str) -> Cell:
-    """Return the mean over runs with its Student-t 95 % interval, which a single run lacks."""
+    """Return the geometric mean over runs with its 95 % interval, which a single run lacks."""
     known = bootstrap.over_runs(values)
     if known is None:
         return NOT_RUN
@@ -89,8 +89,8 @@ def over_runs(values: Sequence[float] | pd.Series, digits: int, runs: str) -> Ce
     cell = number(mean, "measured", digits, runs)
     if interval is None:
         return cell
-    half = number(interval.high - interval.mean, "measured", digits).text
-    return replace(cell, text=f"{cell.text} ± {half}", low=interval.low, high=interval.high)
+    low, high = (number(end, "measured", digits).text for end in (interval.low, interval.high))
+    return replace(cell, text=f"{cell.text} [{low}, {high}]", low=interval.low, high=interval.high)
 
 
 def with_error(value: float, error: float, digits: int, runs: str) -> Cell:
