@@ -43,7 +43,6 @@ def small() -> dict:
         ({"arms": {"late-n4": {"width": 8}}}, r"arms\.late-n4 continues `long-n4`, so its `width` must be the same"),
         ({"arms": {"late-n4": {"start": "split-n64-b16"}}}, "which is itself a continuation"),
         ({"arms": {"late-n4": {"experts": 8}}}, "late-n4 has 8 experts and continues `long-n4`, which has 4"),
-        ({"products": {"controls": {"single": "soma-n2"}}}, "is not one of sizes"),
         ({"products": {"variance": {"arms": ["bptt-n1"]}}}, "trains by another method"),
         ({"products": {"variance": {"n_pert": [3]}}}, r"every n_pert must divide probes \(128\)"),
         ({"products": {"active": {"arms": ["soma-n2"], "pairs": "soma-n2"}}}, "fewer than three experts"),

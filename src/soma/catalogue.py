@@ -436,6 +436,8 @@ PRODUCTS: tuple[Product, ...] = tuple(product for products in SECTIONS.values() 
 TABLES: dict[str, Table] = {p.name: p for p in PRODUCTS if isinstance(p, Table)}
 FIGURES: dict[str, Figure] = {p.name: p for p in PRODUCTS if isinstance(p, Figure)}
 
+RATES = "rates-of-arms"
+"""Summary that says, of all verdicts, whether the compared arms have rates that were searched for."""
 METRICS: tuple[Read, ...] = ("losses", Verdicts(), "controls", "sizes")
 """Inputs of the step `metrics`."""
 FRONT: tuple[Read, ...] = (

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from soma.analysis.claims import verdicts
+from soma.analysis.claims import counted, verdicts
 from soma.analysis.verdict import judge
 from soma.catalogue import CLAIMS
 from soma.config.campaign import load
@@ -47,6 +47,10 @@ class Rows:
                     mean = -0.1 * self.side * (1 if counts else -1)
                     yield compared(mean, set=set_, split="", iterate=iterate, other=other)
         yield compared(0.1 * self.side, set="validation", split="", iterate="last", other=P.fixed_size.against[0])
+
+    def rates_of_arms(self):
+        for arm in P.fixed_size.arms:
+            yield {"arm": arm, "key": "lr", "reason": ""}
 
     def tuning_compared(self):
         for seed in (0, 1, 2):
@@ -174,6 +178,31 @@ def test_external_splits_are_differences_of_their_own():
     found = evidence(lambda name: both if name == "differences" else rows(name))["C2a"]
     assert len(found) == 2 * (len(P.fixed_size.against) - 1)
     assert found[0].name.endswith("(validation)")
+
+
+def test_a_verdict_stands_only_if_the_rates_of_all_compared_arms_were_searched_for():
+    assert not any(judged.superseded for judged in verdicts(PLAN, Rows(1)))
+    unsearched = pd.DataFrame(
+        {
+            "arm": ["eggroll-n1", "eggroll-n1", "spsa-n1-p16", "sweep"],
+            "key": ["step", "alpha", "lr", "lr"],
+            "reason": ["no search", "no search", "", "no search"],
+        }
+    )
+
+    def rows(name):
+        if name == "rates-of-arms":
+            return unsearched
+        table = Rows(1)(name)
+        return table.assign(run="soma-n2-s0 " + table["other"] + "-s0") if name == "differences" else table
+
+    judged = {j.claim: j for j in verdicts(PLAN, rows)}
+    assert judged["C1a"].superseded == ""
+    assert judged["C1a"].status == "reproduced"
+    assert judged["C1b"].superseded == "eggroll-n1 (step, alpha: no search)"
+    assert judged["C1b"].status == judged["C2b"].status == "reproduced, superseded"
+    assert counted([judged["C1a"], judged["C1b"]]) == "2 reproduced; 1 of these is superseded"
+    assert counted([judged["C2b"], judged["C1b"]]) == "2 reproduced; 2 of these are superseded"
 
 
 def test_one_seed_decides_nothing():

@@ -29,6 +29,10 @@ RULE = (
 )
 
 
+LOSS = "nats per byte"
+"""Unit of a difference of losses."""
+
+
 @dataclass(frozen=True)
 class Difference:
     """A measured difference; the claim says that it is negative."""
@@ -43,7 +47,7 @@ class Difference:
     seeds: int
     run: str = ""
     """The runs that were measured."""
-    unit: str = "nats per byte"
+    unit: str = LOSS
     interpolated: bool = False
     """True if one of the losses lies between two milestones."""
     theory: bool = False

@@ -29,6 +29,7 @@ def collect(
     """
     ends = sizes[sizes["iterate"] == "last"]
     verdicts = {judged.claim: judged.verdict for judged in judged_claims}
+    statuses = {judged.claim: judged.status for judged in judged_claims}
     return {
         "test loss": _losses(plan, losses[losses["set"] == "test"]),
         "external loss": _losses(plan, losses[losses["set"] == "external"]),
@@ -40,7 +41,7 @@ def collect(
         "sizes": {row.arm: float(row.loss) for row in ends.itertuples()},
         "verdicts": {name: sum(v == name for v in verdicts.values()) for name in sorted(set(verdicts.values()))}
         | {"text": counted(judged_claims)},
-        "claims": verdicts,
+        "claims": statuses,
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from soma.analysis.claims import Judged, counted
-from soma.analysis.verdict import RULE, Support
+from soma.analysis.verdict import LOSS, RULE, Support
 from soma.catalogue import CLAIMS, CONTROLS, FIGURES, TABLES, Claim
 from soma.files.atomic import read_json
 from soma.plan import Plan
@@ -32,16 +32,20 @@ DECIDING: Mapping[str, Support] = {"not reproduced": "against", "inconclusive": 
 def _claim_row(plan: Plan, paper: PaperValues, claim: Claim, judged: Judged) -> tuple[str, ...]:
     links = ", ".join(_link(name) for name in claim.shown)
     opening, reported = f"{claim.name}: {paper.text(claim.text)}", paper.text(claim.paper)
-    ruling = f"**{judged.verdict}**: {judged.reason}"
+    ruling = f"**{judged.verdict}**{_mark(judged)}: {judged.reason}"
     if not judged.differences:
         return (opening, reported, "–", "–", "–", ruling, links)
     # Show a difference that decided the verdict.
     support = DECIDING.get(judged.verdict)
     shown = next((d for d in judged.differences if d.support() == support), judged.differences[0])
     more = len(judged.differences) - 1
-    name = named(plan, shown.name) + ("" if shown.unit == "nats per byte" else f" ({shown.unit})")
+    name = named(plan, shown.name) + ("" if shown.unit == LOSS else f" ({shown.unit})")
     name += f"; [{more} more](tables/claims.md)" if more else ""
     return (opening, reported, name, *(cell.text for cell in difference_cells(shown, 3)), ruling, links)
+
+
+def _mark(judged: Judged) -> str:
+    return ", *superseded*" if judged.superseded else ""
 
 
 def _control_row(plan: Plan, row: Any) -> tuple[str, ...]:
@@ -107,6 +111,11 @@ def readme(
     lines += ["", *(f"- {finding}" for finding in findings), ""]
     lines += ["Intervals of claims hold together within a claim (Holm), others are 95 % intervals of their own. "]
     lines[-1] += "`~`: interpolated between two milestones or sizes."
+    if any(judged.superseded for judged in judged_claims):
+        lines[-1] += (
+            " *Superseded*: the claim asks for rates that a search on ensemble validation chose, and not all of the "
+            "compared arms have them ([which](tables/claims.md), [rates](tables/rates-of-arms.md))."
+        )
     lines += ["", "What it cost, in six quantities that are never merged ([by arm](tables/costs.md)): "]
     lines[-1] += "; ".join(f"{name} {significant(value)}" for name, value in cost.items()) + "."
     lines += [
@@ -138,7 +147,7 @@ def front(
     lines += [".. list-table::", "   :widths: 8 27 65", ""]
     for claim, judged in zip(CLAIMS, judged_claims, strict=True):
         text = _escape(paper.text(claim.text))
-        lines += [f"   * - {claim.name}", f"     - **{judged.verdict}**", f"     - {text}"]
+        lines += [f"   * - {claim.name}", f"     - **{judged.verdict}**{_mark(judged)}", f"     - {text}"]
     lines += [
         "",
         "*1 What was reproduced* in the menu has every difference, with its interval and the rule; the rest follows",
