@@ -64,8 +64,9 @@ class Rows:
             yield where | {"part": "variance", "quantity": "ratio", "measured": measured, "predicted": 4.0}
             yield where | {"part": "variance", "quantity": "summed", "measured": 0.0, "predicted": 1.0}
             for group in (1, 2):
-                best = 4.0 if self.side > 0 else 64.0
-                yield where | {"part": "split", "group": group, "best_measured": best * sign, "best_predicted": 4.5}
+                for batch in (2, 8):
+                    error = 8.2 * sign if self.side > 0 else 12.0 * sign
+                    yield where | {"part": "split", "group": group, "batch": batch, "error": error, "predicted": 8.0}
 
     def paired(self):
         for phase in ("early", "late", "early minus late"):
@@ -168,8 +169,28 @@ def test_each_difference_names_what_it_compares_and_how_many_there_are():
     assert found["C6"][0] == "variance at N=16 over N=1"
     assert len(found["C8"]) == 4
     assert len(found["C13"]) == 2
+    assert found["C13"][0].startswith("1 summed: mean distance of the error at 2 splits from the predicted")
     assert len(found["C14"]) == math.comb(len(P.allocation.arms), 2)
     assert found["C16"] == ["BPTT minus zeroth order, N=1", "BPTT minus zeroth order, N=2"]
+
+
+def test_what_tests_an_identity_is_told_from_what_tests_training():
+    found = {id_: [d.theory for d in differences] for id_, differences in evidence(Rows(1)).items()}
+    assert all(found["C4"])
+    assert all(found["C13"])
+    assert found["C6"] == [False, True]  # the fall with N is between trained ensembles, that in n_pert is 1 / n_pert
+    assert not any(found["C5"] + found["C7"] + found["C8"])
+
+
+def test_one_split_off_the_prediction_counts_against_it():
+    def rows(name):
+        out = Rows(1)(name)
+        if name == "objective":
+            off = (out["part"] == "split") & (out["batch"] == 8)
+            out.loc[off, "error"] *= 1.5  # the smallest error stays where it was predicted
+        return out
+
+    assert {d.support() for d in evidence(rows)["C13"]} == {"against"}
 
 
 def test_external_splits_are_differences_of_their_own():

@@ -69,14 +69,15 @@ def difference_of(row: Any, name: str = "") -> Difference:
 
 
 def difference_over_seeds(
-    name: str, values: Sequence[float] | NDArray[np.float64], runs: Iterable[str], unit: str
+    name: str, values: Sequence[float] | NDArray[np.float64], runs: Iterable[str], unit: str, theory: bool = False
 ) -> Difference:
     """Build a difference without documents, whose only interval is over seeds."""
     per_seed = np.asarray(values, dtype=np.float64)
     interval, nan = seed_interval(per_seed), float("nan")
     ends = (interval.low, interval.high) if interval else (nan, nan)
     mean = float(per_seed.mean())
-    return Difference(name, mean, nan, nan, *ends, len(per_seed), " ".join(dict.fromkeys(runs)), unit)
+    run = " ".join(dict.fromkeys(runs))
+    return Difference(name, mean, nan, nan, *ends, len(per_seed), run, unit, theory=theory)
 
 
 LEVEL = 0.05
