@@ -21,6 +21,7 @@ report: f"{RESULTS}/front.rst"
 localrules:
     all,
     data,
+    rates,
     routing,
     runs,
     evaluation,

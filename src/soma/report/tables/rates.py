@@ -10,13 +10,13 @@ from soma.analysis.rates import FAIR_SHARE
 from soma.plan import Plan
 from soma.report.labels import named, searched_cell, watermark_notes
 from soma.report.paper import PaperValues
-from soma.report.table import NONE, Cell, Table, number
+from soma.report.table import NONE, NOT_RUN, Cell, Table, number
 from soma.report.tables.tuning import edge
 
 
 def rates(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
     """Tabulate every setting of every search on ensemble validation; the chosen one says so."""
-    cells = []
+    cells: list[tuple[Cell, ...]] = []
     for row in rows.itertuples():
         values = ", ".join(f"{key} {'none' if v is None else v}" for key, v in json.loads(row.values).items())
         cells.append(
@@ -31,6 +31,8 @@ def rates(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
                 Cell("chosen" + edge(row), "measured", "chosen", run=row.run) if row.chosen else NONE,
             )
         )
+    if not cells:
+        cells = [(Cell("none"), *[NOT_RUN] * 7)]
     notes = (
         "Ensemble validation, nats per byte; test data play no part. Brackets: Student-t 95 % interval over seeds, sd: "
         "standard deviation, where there are two or more. `share`: of the budget of the arm that is searched.",
