@@ -62,6 +62,7 @@ def small() -> dict:
             "a whole number of pairs",
         ),
         ({"products": {"rates": {"eggroll": {"settings": [{"lr": 1e-3}, {"lr": 1e-3}]}}}}, "a setting is stated twice"),
+        ({"products": {"walk": {"arms": ["soma-n2"]}}}, r"products\.walk\.arms names `soma-n2`"),
         ({"products": {"inference": {"arms": ["soma-n2", "soma-n16", "pair-n4"]}}}, "`pair-n4`, which is not among"),
         ({"products": {"inference": {"requests_of": {"soma-n3": 4}}}}, "`soma-n3` is not one of arms"),
         (

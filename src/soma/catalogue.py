@@ -138,6 +138,7 @@ _MEASUREMENTS = (
     Measurement("inference", "inference", timed=True, computes_with="a runner"),
     Measurement("estimator-variance", "estimators", opens="first arm"),
     Measurement("precision", "precision", opens="first run"),
+    Measurement("walk", "walk"),
 )
 MEASUREMENTS = {measurement.name: measurement for measurement in _MEASUREMENTS}
 
@@ -148,6 +149,7 @@ _SWEEP = Losses(("sweep",), ("validation",))
 _SUMMARIES = (
     Summary("losses", "fixed_size.losses", (_FIXED_SIZE,)),
     Summary("differences", "fixed_size.differences", (_FIXED_SIZE,)),
+    Summary("ngrams", "fixed_size.ngrams", ("ngram-losses",)),
     Summary("controls", "controls.differences", (_CONTROLS, "costs")),
     Summary("sizes", "controls.sizes", (_CONTROLS,)),
     Summary("backpropagation", "backpropagation.compare", (Losses(("backpropagation",), ("validation",)),)),
@@ -218,16 +220,19 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
     "Equal size and budget": (
         Figure(
             "figure1", "fixed_size.figure1", "Equal total size: test loss against training cost",
-            ("losses", "costs", "differences"),
+            ("losses", "costs", "differences", "sizes", "ngrams"),
             "Test loss of models of equal total size: left against arithmetic operations, which are the same on any "
-            "machine; in the middle against device time on this one. Right: SOMA's loss minus that of each arm at the "
-            "end of their budgets, paired over documents and seeds; left of zero SOMA is better. An interval there "
+            "machine; right against device time on this one, with smaller monoliths at the end of the same budget "
+            "(hollow) and n-gram models of the training text (dashed). Below: SOMA's loss minus that of each arm at "
+            "the end of their budgets, paired over documents and seeds; left of zero SOMA is better. An interval there "
             "that excludes zero distinguishes two arms even where their bands overlap.",
         ),
         Table(
-            "table4", "fixed_size.table4", "Table 4. Test loss at equal budget and total size", ("losses",),
+            "table4", "fixed_size.table4", "Table 4. Test loss at equal budget and total size",
+            ("losses", "ngrams", "walk"),
             "Test loss at equal arithmetic operations and equal total size, for the last and the averaged iterate. "
-            "Rows in italics were not run.",
+            "Rows in italics were not run. The last rows are n-gram models of the same training text: what counting "
+            "reaches without any training.",
         ),
         Table(
             "documents", "fixed_size.documents", "Documents won, and intervals over their sources", ("documents",),
@@ -235,7 +240,7 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
             "whole sources of documents are resampled instead of single documents.",
         ),
         Table(
-            "table9", "fixed_size.table9", "Table 9. External corpus, frozen checkpoints", ("losses",),
+            "table9", "fixed_size.table9", "Table 9. External corpus, frozen checkpoints", ("losses", "ngrams"),
             "The same frozen checkpoints on a corpus that training never touched.",
         ),
     ),

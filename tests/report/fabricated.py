@@ -70,6 +70,23 @@ class Rows:
             out.append({"set": "test", "soma": product.soma, "other": other, "iterate": "last"} | row)
         return pd.DataFrame(out)
 
+    def ngrams(self) -> pd.DataFrame:
+        end = self.end(self.products.fixed_size.soma)
+        out = [
+            {"set": set_, "split": "", "model": model} | interval("loss", end + more, 0.02, 1)
+            for set_ in ("test", "external") for model, more in (("unigram", 0.8), ("bigram", 0.2), ("trigram", -0.2))
+        ]  # fmt: skip
+        return pd.DataFrame(out)
+
+    def walk(self) -> pd.DataFrame:
+        """A walk in the first run of an arm, more than a walk in the others."""
+        out = [
+            {"run": run.id, "updates": 32, "initial_rms": 1.0, "rms": 4.2, "noise_rms": 4.21, "alpha": 0.3,
+             "moved": 0.3, "ties": 0.01, "agreement": 0.0002 + 0.1 * i, "agreement_se": 0.0004}
+            for arm in self.products.walk.arms for i, run in enumerate(self.plan.arm_runs[arm])
+        ]  # fmt: skip
+        return pd.DataFrame(out)
+
     def costs(self) -> pd.DataFrame:
         out = [
             {"arm": arm, "run": run.id, "update": u, "quantity": quantity,

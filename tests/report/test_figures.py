@@ -27,7 +27,7 @@ PAPER = CONFIG / "paper_values.yaml"
 FOOTERS = {
     "figure11": "campaign small: 45,376 parameters, 7.3e12 operations",
     "figure7": "campaign small: 17,488 to 156,928 parameters, 9.13e11 to 5.84e13 operations",
-    "figure1": "campaign small: 139,547 to 143,049 parameters, 4.99e13 to 5e13 operations",
+    "figure1": "campaign small: 17,488 to 143,049 parameters, 4.99e13 to 5e13 operations",
 }
 # A column of each figure's CSV with the measurement that it must hold unchanged.
 VALUES = {
@@ -198,17 +198,28 @@ def test_the_papers_differences_are_drawn_where_it_trained_about_as_long(tmp_pat
     assert "late −0.000289 to −0.000332 nats per byte after 10,000 updates" in words(figure).replace("\n", " ")
 
 
-def test_figure_1_names_what_lies_beyond_its_axes(tmp_path, monkeypatch):
+def test_figure_1_shows_every_arm_the_small_monoliths_and_the_references(tmp_path, monkeypatch):
     plan = plan_of("small")
     figure, drawn = draw(plan, "figure1", tmp_path, monkeypatch)
     gains = Rows(plan).differences().set_index("other")["difference"]
     assert drawn.set_index("arm")["difference"].dropna().to_dict() == gains.to_dict()
-    assert "EGGROLL, population 256:\nabove, ends at 2.50" in words(figure)
+    left, middle, below = figure.axes
+    low, high = left.get_ylim()
+    ends, arms = drawn.drop_duplicates("arm", keep="last").set_index("arm"), plan.config.products.fixed_size.arms
+    assert {*arms, *plan.config.products.controls.sizes} == set(ends.index)
+    assert ends["loss"].between(low, high).all()  # EGGROLL too
+    references = Rows(plan).ngrams().query("set == 'test'")
+    for axis in (left, middle):
+        levels = {line.get_ydata()[0] for line in axis.lines if line.get_linestyle() == "--"}
+        assert levels == set(references["loss"])
+    for label in (*references["model"], "EGGROLL, population 256", "SPSA N=1, width 28"):
+        assert f"{label}: " in "\n".join(text.get_text() for text in middle.texts)
+    assert "SPSA N=1, width 28: 28 (2)" in words(figure).replace("\n", " ")
+    # Differences have a panel as wide as both, in which one far away is written at the edge.
+    assert below.get_position().x1 > middle.get_position().x0
     assert "◂ −0.48" in words(figure)
-    middle, right = figure.axes[1:]
-    leaders = [text.get_text() for text in middle.texts if text.arrow_patch]
-    assert len(leaders) == len(gains)  # all but EGGROLL's
-    assert -0.2 < right.get_xlim()[0] < right.get_xlim()[1] < 0.2
+    assert -0.2 < below.get_xlim()[0] < below.get_xlim()[1] < 0.2
+    assert "SOMA N=2, n_pert=16" not in [tick.get_text() for tick in below.get_yticklabels()]
 
 
 def test_an_arm_looks_the_same_in_every_figure():

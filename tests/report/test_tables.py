@@ -17,6 +17,7 @@ from soma.analysis.costs import campaign_totals
 from soma.analysis.verdict import Difference
 from soma.catalogue import CLAIMS, CONTROLS, FIGURES, PRODUCTS, SECTIONS, SUMMARIES, TABLES, Losses
 from soma.config.campaign import load
+from soma.evaluation.rows import NGRAMS
 from soma.plan import Plan, make_plan
 from soma.report import summary
 from soma.report.labels import agreement, difference_cells, named, over_runs
@@ -90,6 +91,12 @@ class Rows(fabricated.Rows):
     def scored(self, read: Losses) -> pd.DataFrame:
         arms = [arm for product in read.products for arm in self.plan.product_arms(product)]
         return pd.concat([invented.losses(self.plan, arms, advantage, set_) for set_ in read.sets])
+
+    def ngram_losses(self):
+        rows = self.scored(Losses(("fixed_size",), ("test", "external")))
+        rows = rows.drop_duplicates(["set", "split", "document"])
+        same = {"update": 0, "iterate": "last", "k": 1}
+        return pd.concat([rows.assign(run=model, **same) for model in NGRAMS], ignore_index=True)
 
     def costs(self):
         return invented.costs(self.plan)

@@ -15,6 +15,7 @@ from soma.analysis.contrasts import (
 )
 from soma.analysis.scores import Scores
 from soma.analysis.verdict import Difference, difference_of
+from soma.evaluation.rows import NGRAMS
 from soma.plan import Plan
 from soma.runs import ITERATES
 
@@ -50,6 +51,41 @@ def differences(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
         for iterate in ITERATES
     ]
     return pd.DataFrame(out)
+
+
+def ngrams(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+    """Compute the loss of every n-gram model, one row per (set, split, model), with its interval over documents.
+
+    Args:
+        rows: per-document losses (`soma.evaluation.ngrams`).
+    """
+    out = []
+    for where, scores in _by_set(plan, rows):
+        for model in NGRAMS:
+            mean, draws = scores.loss([(model, 0, "last", 1)])
+            interval = percentile_interval(float(mean[0]), draws[:, 0])
+            out.append(where | {"model": model} | interval_columns("loss", interval, None))
+    return pd.DataFrame(out)
+
+
+ALLOWED = 0.02
+"""Relative difference up to which weights count as having the RMS of noise."""
+
+
+def is_noise(walk: pd.DataFrame) -> pd.Series:
+    """Return for each run if its weights and last updates cannot be told from noise.
+
+    That is so if the RMS of its weights is within `ALLOWED` of what noise gives, and the 95 % interval of the agreement
+    between both halves of the population holds zero.
+
+    Args:
+        walk: rows of the measurement `walk`.
+    """
+    from scipy.special import stdtrit  # imported here because it takes long
+
+    near = (walk["rms"] / walk["noise_rms"] - 1).abs() <= ALLOWED
+    errors = walk["agreement_se"] * stdtrit(walk["updates"] - 1, 0.975)
+    return near & (walk["agreement"].abs() <= errors)
 
 
 def _by_set(plan: Plan, rows: pd.DataFrame) -> Iterator[tuple[dict[str, object], Scores]]:

@@ -172,6 +172,9 @@ class Config(Model):
             if names.count(name) > 1:
                 raise ValueError(f"products.rates runs the setting `{name}` twice")
         _ = self.searched  # every setting must make a valid arm
+        for name in p.walk.arms:
+            if self.arms[name].method != "eggroll":
+                raise ValueError(f"products.walk.arms names `{name}`, which is not an `eggroll` arm")
         if self.arms[p.widths.arm].method != "eggroll":
             raise ValueError(f"products.widths.arm is `{p.widths.arm}`, which is not an `eggroll` arm")
         if (self.arms | self.swept)[p.active.pairs].experts < 3:

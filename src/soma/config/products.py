@@ -380,6 +380,15 @@ class PrecisionOfDifferences(Model):
         return (self.arm,)
 
 
+class Walk(Model):
+    """Beyond the paper: are an `eggroll` arm's weights, and its last updates, more than noise?"""
+
+    arms: Arms
+    """`eggroll` arms; every seed is measured at its end."""
+    updates: Annotated[int, Field(ge=2)] = 32
+    """Updates of the trained weights that are measured and not taken."""
+
+
 class Products(Model):
     fixed_size: FixedSize
     """The comparison at equal total size."""
@@ -415,6 +424,8 @@ class Products(Model):
     """Estimators at equal operations."""
     precision: PrecisionOfDifferences
     """The precision of the finite difference."""
+    walk: Walk
+    """EGGROLL's weights against a random walk."""
 
     @property
     def arms(self) -> list[str]:

@@ -21,6 +21,9 @@ LOSS_NOTE = (
     "Losses are nats per byte: last iterate, k = min(4, N) experts averaged, mean over seeds; brackets: 95 % paired "
     "bootstrap interval over documents."
 )
+NGRAM_NOTE = (
+    "References: n-gram models of the same training text on the same scored bytes, interpolated after Witten and Bell."
+)
 SEED_NOTE = "`over seeds`: Student-t 95 % interval of the mean over seeds."
 RUN_NOTE = "Of several runs: the geometric mean, with the Student-t 95 % interval of the mean logarithm."
 
