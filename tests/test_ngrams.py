@@ -10,7 +10,7 @@ from soma.evaluation import ngrams
 from soma.evaluation.rows import COLUMNS, NGRAMS
 from tests.project import ROOT
 
-TEXT = np.frombuffer((ROOT / "LICENSE").read_bytes(), np.uint8)
+TEXT = np.frombuffer((ROOT / "README.md").read_bytes(), np.uint8)
 TRAIN, REST = TEXT[:8000], TEXT[8000:]
 PREFIX = 5
 
@@ -27,9 +27,8 @@ def counts(tmp_path, monkeypatch):
 def windows_of(bytes_, size=40):
     rows = bytes_[: len(bytes_) // size * size].reshape(-1, size)
     nothing = np.full(len(rows), "")
-    return ValidationSet(
-        rows, np.arange(len(rows)) // 2, nothing, nothing, nothing, nothing, np.zeros(len(rows)), PREFIX
-    )
+    offsets = np.zeros(len(rows), np.int64)
+    return ValidationSet(rows, np.arange(len(rows)) // 2, nothing, nothing, nothing, nothing, offsets, PREFIX)
 
 
 def probability(word: int, context: bytes) -> float:

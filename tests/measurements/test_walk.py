@@ -1,7 +1,5 @@
 """EGGROLL's weights against a random walk: one of pure noise, and runs that learn."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -44,14 +42,13 @@ def test_weights_that_wandered_have_the_size_of_noise():
 
 
 def test_a_run_without_signal_is_noise_and_one_that_learns_is_not():
-    """Perturbations too small for a loss to differ by more than rounding carry no signal; others do, early on."""
-    learning = run_of(1, alpha=0.3, population=512, sigma=0.1)
+    """The first updates of a large population agree; a small one's, where the weights have wandered off, do not."""
+    learning = run_of(1, alpha=0.3, population=8192, sigma=0.0625, pair_chunk=256)
     learns = row(learning, initial_weights(learning))
     assert not is_noise(learns).any()
     assert learns.loc[0, "agreement"] > 4 * learns.loc[0, "agreement_se"]
-    wandering = run_of(150, alpha=0.3, population=256, sigma=1e-9)
-    lost = row(wandering, wander(wandering))
-    assert lost.loc[0, "ties"] == 1.0 or is_noise(lost).all()
+    wandering = run_of(150, alpha=0.3, population=256)
+    assert is_noise(row(wandering, wander(wandering))).all()
 
 
 def test_the_rule():
@@ -78,6 +75,4 @@ def test_moved_and_ties_are_those_of_updates_that_are_not_taken():
     found = row(run, theta, 2).iloc[0]
     assert torch.equal(theta, before)
     assert 0 < found["moved"] < 1
-    assert found["updates"] == 2
-    frozen = replace(estimator(run), alpha=0.5)
-    assert frozen.alpha == found["alpha"]
+    assert (found["updates"], found["alpha"]) == (2, 0.5)

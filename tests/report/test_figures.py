@@ -212,8 +212,9 @@ def test_figure_1_shows_every_arm_the_small_monoliths_and_the_references(tmp_pat
     for axis in (left, middle):
         levels = {line.get_ydata()[0] for line in axis.lines if line.get_linestyle() == "--"}
         assert levels == set(references["loss"])
-    for label in (*references["model"], "EGGROLL, population 256", "SPSA N=1, width 28"):
-        assert f"{label}: " in "\n".join(text.get_text() for text in middle.texts)
+    named = "\n".join(text.get_text() for text in middle.texts)
+    for label in ("unigram: ", "bigram: ", "trigram: ", "EGGROLL, population 256", "SPSA N=1, width 28"):
+        assert label in named
     assert "SPSA N=1, width 28: 28 (2)" in words(figure).replace("\n", " ")
     # Differences have a panel as wide as both, in which one far away is written at the edge.
     assert below.get_position().x1 > middle.get_position().x0

@@ -56,7 +56,7 @@ def figure1(
     ends = drawn.drop_duplicates("arm", keep="last").sort_values("loss")
     compared = ends[ends["arm"] != plan.config.products.fixed_size.soma]
     compared = compared.assign(height=np.arange(len(compared)))
-    figure, axes = panels(2, note, 2, (10.4, 8.2), gridspec_kw={"height_ratios": [1.35, 1]})
+    figure, axes = panels(2, note, 2, (10.4, 9.2), gridspec_kw={"height_ratios": [1.6, 1]})
     (left, middle), gains = axes[0], _wide(figure, axes[1])
     middle.sharey(left)
     middle.tick_params(labelleft=False)
@@ -79,9 +79,10 @@ def figure1(
     crosses(gains, reported, "difference", "height", looks)
     _gains(gains, compared, [point["difference"] for point in reported], looks)
     experts = plan.arms[plan.config.products.fixed_size.soma].experts
+    gains.set_ylabel("this arm")
     gains.set_xlabel(f"SOMA N={experts} minus this arm (nats per byte); negative: SOMA is better")
     labels = [
-        Label(f"{r.label}: {r.loss:.3f}", r.device_seconds, r.loss, looks[r.arm]["color"])
+        Label(r.label, r.device_seconds, r.loss, looks[r.arm]["color"])
         for frame in (ends, small) for r in frame.itertuples()
     ]  # fmt: skip
     edge = float(middle.get_xlim()[1])

@@ -207,9 +207,9 @@ def _noise_notes(plan: Plan, walk: pd.DataFrame) -> tuple[str, ...]:
         notes.append(
             f"{arm_label(arm)}: weights have an RMS of {rows['rms'].mean():.3f}, noise alone gives {against}, the "
             f"start had {rows['initial_rms'].mean():.3f}. An update at the end moves {rows['moved'].mean():.2%} of "
-            f"them, noise {rows['alpha'].mean():.2%}; {rows['ties'].mean():.2%} of the pairs are ties. The sums of both "
-            f"halves of the population agree to a cosine of {rows['agreement'].mean():+.5f} ± {errors:.5f} s.e. (0: no "
-            "signal). "
+            f"them, noise {rows['alpha'].mean():.2%}; {rows['ties'].mean():.2%} of the pairs are ties. The sums of "
+            f"both halves of the population agree to a cosine of {rows['agreement'].mean():+.5f} ± {errors:.5f} s.e. "
+            "(0: no signal). "
             f"`as noise`: an RMS within {ALLOWED:.0%} of noise's, and an agreement whose 95 % interval holds 0. A run "
             "that has come to rest where noise and signal balance reads the same: its loss says what it learned before."
         )
