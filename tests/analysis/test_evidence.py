@@ -89,10 +89,11 @@ class Rows:
             for run, sign in zip(PLAN.arm_runs[arm], SIGNS, strict=False):
                 for update in (0, 9):
                     side = self.side if update == 9 else -self.side
-                    for n, batch in P.reference.settings:
-                        error = sign * (n * run.experts) ** float(-side)
+                    for n, batch in P.reference.settings if run.experts == 1 else P.reference.settings[:1]:
+                        # More experts and directions lower the error, sequences less; a step costs n batch.
+                        error = sign * (n * run.experts * batch**0.5) ** float(-side)
                         where = {"run": run.id, "update": update, "n_pert": n, "batch": batch}
-                        yield where | {"error": error, "aggregate_seconds": 1.0}
+                        yield where | {"error": error, "aggregate_seconds": sign * float(n * batch) ** side}
 
     def sweep_differences(self):
         for axis in ("experts", "n_pert", "batch", "aggregate"):

@@ -115,7 +115,8 @@ class Rows:
         for arm in self.products.reference.arms:
             for run in self.plan.arm_runs[arm]:
                 for update in sorted({run.milestones[0], run.updates}):
-                    for n_pert, batch in self.products.reference.settings:
+                    settings = self.products.reference.settings
+                    for n_pert, batch in settings if run.experts == 1 else settings[:1]:
                         error = 0.5 * run.model.size / n_pert * (1 + 4 / batch) * (1.2 if update == run.updates else 1)
                         error *= float(1 + 0.05 * self.noise.normal())
                         where = {"run": run.id, "update": update, "n_pert": n_pert, "batch": batch, "error": error}
@@ -124,6 +125,7 @@ class Rows:
                             | {"experts": run.experts, "error_se": error * 0.1}
                             | {"aggregate_seconds": self._seconds(run, n_pert, batch)}
                             | {"device": "a processor", "threads": 1, "engine": "cpu", "cosine_distance": 0.01}
+                            | {"reference_error": 0.005, "reference_sequences": 2048, "repeats": 8}
                         )
         return pd.DataFrame(out)
 

@@ -25,6 +25,7 @@ from soma.report.paper import PaperValues
 from soma.report.table import significant
 from soma.report.tables.controls import precision_finding, size_finding
 from soma.report.tables.costs import table3
+from soma.report.tables.gradients import table8
 from soma.steps import table as step
 from tests.analysis import invented
 from tests.project import ROOT, Project
@@ -188,7 +189,7 @@ def test_the_papers_rows_stand_beside_ours_where_they_are_the_same(tmp_path, mon
     assert unmatched("table10", "best N") == 0
     assert unmatched("table13", "updates") == 0  # N=256 has a row at an earlier milestone too
     assert unmatched("table12", "k") == 0
-    assert unmatched("table8", "references") == 0
+    assert unmatched("table8", "error times device seconds") == 0
     small = write("small", "table13", tmp_path, monkeypatch)
     own = {c["row"]: c["text"] for c in column(small, "ensemble") if c["status"] == "set"}
     hours = {c["row"]: c["text"] for c in column(small, "GPU-hours (paper)")}
@@ -215,14 +216,16 @@ def test_what_lies_between_two_milestones_is_marked_as_far_as_the_claims(tmp_pat
     assert found == {"B5"}
 
 
-def test_references_that_disagree_are_not_trusted(tmp_path, monkeypatch):
-    cells = write("small", "table8", tmp_path, monkeypatch)
-    count = {c["row"]: int(c["text"]) for c in column(cells, "N")}
-    checks = {count[c["row"]]: c["text"] for c in column(cells, "references") if c["status"] == "measured"}
-    assert {n for n, check in checks.items() if "not trusted" in check} == {4, 8, 16}
-    rows = rows_of("small")("reference")
-    assert "are not trusted" in agreement(rows)
-    assert "of every run agree to a cosine distance of 0.010" in agreement(rows[rows["experts"] == 1])
+def test_an_error_to_which_its_reference_adds_much_is_not_trusted():
+    plan, rows = plan_of("small"), rows_of("small")("reference")
+    noisy = rows.assign(reference_error=rows["reference_error"].where(rows["experts"] < 4, 0.02 * rows["error"]))
+    table = table8(plan, PAPER, noisy)
+    at = {name: i for i, name in enumerate(table.columns)}
+    cells = [(row[at["N"]].text, row[at["their noise in the error, at most"]]) for row in table.rows]
+    assert {n for n, cell in cells if "not trusted" in cell.text} == {"4", "8", "16"}
+    assert {cell.text for n, cell in cells if n == "16"} == {"2.00%: error not trusted"}
+    assert "adds up to 2.00% to an error, which is too much: these errors are not trusted" in agreement(noisy)
+    assert "which is little (up to 1% counts)" in agreement(rows)
 
 
 def test_table3_says_where_the_runs_and_the_step_were_timed():

@@ -306,7 +306,7 @@ class Reference(Model):
     sequences: Positive = 512
     """Sequences in each of the two disjoint reference batches, per expert."""
     settings: Annotated[tuple[tuple[Positive, Positive], ...], Field(min_length=1)]
-    """Pairs of n_pert and B; the arms are compared at the first."""
+    """Pairs of n_pert and B; the arms are compared at the first, and the fewest experts are measured at all."""
     repeats: Annotated[int, Field(ge=2)] = 8
     """Estimates per setting."""
 

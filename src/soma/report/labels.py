@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from soma.analysis import bootstrap
-from soma.analysis.gradients import AGREE, references_at_end
+from soma.analysis.gradients import TRUSTED, reference_share
+from soma.analysis.scores import at_end
 from soma.analysis.verdict import Difference, difference_of
 from soma.config.campaign import Arm
 from soma.plan import Plan
@@ -130,12 +131,11 @@ def _ends(low: float, high: float, digits: int) -> str:
 
 
 def agreement(rows: pd.DataFrame) -> str:
-    """State in a sentence if the references of every run agree at its end."""
-    distances = references_at_end(rows)
-    apart, most = int((distances > AGREE).sum()), distances.max()
-    if not apart:
-        return f"the two references of every run agree to a cosine distance of {most:.3f} (up to {AGREE} counts)."
-    return (
-        f"the two references of {apart} of {len(distances)} runs lie up to {most:.3f} apart in cosine distance (up to "
-        f"{AGREE} counts as agreement): their errors are not trusted, whatever the intervals say."
+    """State in a sentence how far apart the two references of a run are at its end, and what their noise adds."""
+    end = at_end(rows)
+    share = reference_share(end).max()
+    said = f"the two references of a run lie up to {end['cosine_distance'].max():.3f} apart in cosine distance"
+    trusted = (
+        "is little" if share <= TRUSTED else "is too much: these errors are not trusted, whatever the intervals say"
     )
+    return f"{said}; their noise adds up to {share:.2%} to an error, which {trusted} (up to {TRUSTED:.0%} counts)."
