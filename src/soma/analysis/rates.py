@@ -59,7 +59,8 @@ def of_arms(plan: Plan, searched: pd.DataFrame, tuned: pd.DataFrame) -> pd.DataF
     Returns:
         One row per (arm, `key`): its `value`, the `search` that serves the arm (empty: none), the `share` of the arm's
         budget on which it ran, the `chosen` value, and `reason`, which is empty if the arm has what a search chose on
-        `FAIR_SHARE` of its budget or more, from several values and not at an edge. With `rates_given` every reason is empty.
+        `FAIR_SHARE` of its budget or more, from several values and not at an edge. With `rates_given` every reason is
+        empty.
     """
     given = plan.config.rates_given
     services = _services(plan, searched, tuned)
