@@ -10,10 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from soma.config.base import Model, Positive
+from soma.config.base import Model, Positive, Seeds
 
 Arms = Annotated[tuple[str, ...], Field(min_length=1)]
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 Counts = Annotated[tuple[Positive, ...], Field(min_length=1)]
 PositiveNumber = Annotated[float, Field(gt=0)]
 
@@ -76,7 +75,7 @@ class Tuning(Model):
     """... and the arm it is compared with."""
     settings: Annotated[tuple[tuple[float, float], ...], Field(min_length=1)]
     """Pairs of lr and eps, each run with every seed and the arm's own budget."""
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=2)]
+    seeds: Annotated[Seeds, Field(min_length=2)]
     """Seeds of every setting."""
 
     @property
