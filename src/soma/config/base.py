@@ -17,6 +17,17 @@ def _different(values: tuple[int, ...]) -> tuple[int, ...]:
     return values
 
 
+def _one_line(text: str) -> str:
+    """Refuse text that no line of a table or figure, and no path, can hold."""
+    if any(unicodedata.category(c) in _INVISIBLE for c in text):
+        raise ValueError("the text holds a line break, a control character or half of a character")
+    return text
+
+
+_INVISIBLE = ("Cc", "Cs", "Zl", "Zp")
+"""Unicode categories: control characters (NUL, tabs and line breaks among them), lone surrogates, and separators."""
+
+Line = Annotated[str, AfterValidator(_one_line)]
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0)]
@@ -29,16 +40,10 @@ class Model(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _plain(cls, values: Any) -> Any:
-        """Refuse what another type would take silently: truth for a number, and text that no line can show."""
+        """Refuse truth for a number, which pydantic takes as 1."""
         for key, value in values.items() if isinstance(values, Mapping) else ():
             field = cls.model_fields.get(key)
             for each in value if isinstance(value, list | tuple) else (value,):
                 if isinstance(each, bool) and field is not None and field.annotation is not bool:
                     raise ValueError(f"`{key}` is {str(each).lower()}, which is no number or text")
-                if isinstance(each, str) and any(unicodedata.category(c) in _INVISIBLE for c in each):
-                    raise ValueError(f"`{key}` holds a line break, a control character or half of a character")
         return values
-
-
-_INVISIBLE = ("Cc", "Cs", "Zl", "Zp")
-"""Unicode categories: control characters (NUL, tabs and line breaks among them), lone surrogates, and separators."""

@@ -17,7 +17,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 from yaml.constructor import ConstructorError
 
-from soma.config.base import Fraction, Model, Positive, Seed, Seeds
+from soma.config.base import Fraction, Line, Model, Positive, Seed, Seeds
 from soma.config.data import Data
 from soma.config.products import Products
 from soma.config.routing import Routing
@@ -39,7 +39,7 @@ class SeedRun(Sampled):
 class Arm(Sampled):
     """One line of a comparison, with one run per seed."""
 
-    label: str = ""
+    label: Line = ""
     """Name in tables and figures; empty: derived from the settings."""
     recipe: str | None = None
     """Named settings applied between `training` and this arm's own."""
@@ -67,7 +67,7 @@ class Arm(Sampled):
 class Config(Model):
     campaign: Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$")]
     """Name; outputs are written to results/<campaign>/."""
-    watermark: str = ""
+    watermark: Line = ""
     """Text over every figure and under every table; empty: none."""
     seed: Seed = 0
     """Seed of every random stream that does not belong to a run: splits, router, bootstrap."""
@@ -89,7 +89,7 @@ class Config(Model):
     """Named runs; each merges training < recipe < its own keys."""
     products: Products
     """Arms shown in each table and figure."""
-    untestable: dict[Annotated[str, Field(pattern="^C[0-9]+[ab]?$")], str] = Field(default_factory=dict)
+    untestable: dict[Annotated[str, Field(pattern="^C[0-9]+[ab]?$")], Line] = Field(default_factory=dict)
     """Claims that this campaign is too small to test, each with the reason printed on the claims page."""
 
     @model_validator(mode="after")
