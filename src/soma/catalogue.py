@@ -443,7 +443,7 @@ FIGURES: dict[str, Figure] = {p.name: p for p in PRODUCTS if isinstance(p, Figur
 
 RATES = "rates-of-arms"
 """Summary that says, of all verdicts, whether the compared arms have rates that were searched for."""
-METRICS: tuple[Read, ...] = ("losses", Verdicts(), "controls", "sizes")
+METRICS: tuple[Read, ...] = ("losses", Verdicts(), "controls", "sizes", "ngrams")
 """Inputs of the step `metrics`."""
 FRONT: tuple[Read, ...] = (
     Verdicts(),
