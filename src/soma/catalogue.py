@@ -70,6 +70,8 @@ class Measurement:
     """True if rows hold times: the measurement has the machine to itself, and its rows differ from run to run."""
     computes_with: Literal["an engine", "a runner"] = "an engine"
     """An engine of `soma.forward`, or a runner of `soma.inference`."""
+    since: str | None = None
+    """A column that rows of an older definition lack; verdicts that rest on such rows are superseded."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class Claim:
 _MEASUREMENTS = (
     Measurement("variance", "variance", early=True),
     Measurement("objective", "objective"),
-    Measurement("reference", "reference", timed=True),
+    Measurement("reference", "reference", timed=True, since="reference_error"),
     Measurement("active", "active"),
     Measurement("inference", "inference", timed=True, computes_with="a runner"),
     Measurement("estimator-variance", "estimators", opens="first arm"),

@@ -93,6 +93,7 @@ class Rows:
                         # More experts and directions lower the error, sequences less; a step costs n batch.
                         error = sign * (n * run.experts * batch**0.5) ** float(-side)
                         where = {"run": run.id, "update": update, "n_pert": n, "batch": batch}
+                        where["reference_error"] = 0.0
                         yield where | {"error": error, "aggregate_seconds": sign * float(n * batch) ** side}
 
     def sweep_differences(self):
@@ -225,6 +226,15 @@ def test_a_verdict_stands_only_if_the_rates_of_all_compared_arms_were_searched_f
     assert judged["C1b"].status == judged["C2b"].status == "reproduced, superseded"
     assert counted([judged["C1a"], judged["C1b"]]) == "2 reproduced; 1 of these is superseded"
     assert counted([judged["C2b"], judged["C1b"]]) == "2 reproduced; 2 of these are superseded"
+
+
+def test_a_verdict_on_rows_of_an_older_definition_is_superseded():
+    def rows(name):
+        return Rows(1)(name).drop(columns="reference_error") if name == "reference" else Rows(1)(name)
+
+    judged = {j.claim: j for j in verdicts(PLAN, rows)}
+    assert judged["C7"].superseded == "`reference` was measured by an older definition"
+    assert {name for name, j in judged.items() if j.superseded} == {"C7"}
 
 
 def test_one_seed_decides_nothing():

@@ -9,10 +9,10 @@ from tests.dvc.repository import OVERLAY, RESULTS, TABLE
 
 pytestmark = pytest.mark.dvc
 
-SUMMARY = {"summarise": 1, "table": 1}
+SUMMARY = {"summarise": 2, "table": 1}
 EDITS = [
     ({"arms": {"soma-n2": {"lr": 1e-3}}}, {"train_expert_with_leg": 1, "evaluate": 3, **SUMMARY}),
-    ({"data": {"external": {"windows": 6}}}, {"evaluation_set": 1, "evaluate": 1, **SUMMARY}),
+    ({"data": {"external": {"windows": 6}}}, {"evaluation_set": 1, "evaluate": 1, "evaluate_ngrams": 1, **SUMMARY}),
 ]
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 from soma.analysis.functions import function
 from soma.analysis.rates import reasons
 from soma.analysis.verdict import LOSS, Difference, Verdict, judge, simultaneous
-from soma.catalogue import CLAIMS, RATES
+from soma.catalogue import CLAIMS, MEASUREMENTS, RATES
 from soma.plan import Plan
 
 Rows = Callable[[str], pd.DataFrame]
@@ -70,7 +70,11 @@ def verdicts(plan: Plan, rows: Rows) -> list[Judged]:
         evidence = function("soma.analysis", claim.function)
         differences = simultaneous(evidence(plan, *(rows(name) for name in claim.reads)))
         verdict, reason = judge(differences, plan.config.untestable.get(claim.name))
-        superseded = _superseded(plan, differences, chosen) if verdict in _MEASURED else ""
+        superseded = ""
+        if verdict in _MEASURED:
+            older = [name for name in claim.reads if _older(name, rows)]
+            faults = [f"`{name}` was measured by an older definition" for name in older]
+            superseded = "; ".join(filter(None, [*faults, _unsearched(plan, differences, chosen)]))
         judged.append(Judged(claim.name, differences, verdict, reason, superseded))
     return judged
 
@@ -78,7 +82,13 @@ def verdicts(plan: Plan, rows: Rows) -> list[Judged]:
 _MEASURED = ("reproduced", "not reproduced", "inconclusive")
 
 
-def _superseded(plan: Plan, differences: Sequence[Difference], chosen: Mapping[str, str]) -> str:
+def _older(name: str, rows: Rows) -> bool:
+    """Return if the rows of a measurement lack a column that its definition has now."""
+    since = MEASUREMENTS[name].since if name in MEASUREMENTS else None
+    return since is not None and since not in rows(name)
+
+
+def _unsearched(plan: Plan, differences: Sequence[Difference], chosen: Mapping[str, str]) -> str:
     """Name the compared arms whose rates no search of the campaign chose as `analysis.rates` asks.
 
     Only losses of different arms depend on it: a variance or an error is measured at whatever weights there are, and

@@ -219,8 +219,8 @@ TRUSTED = 0.01
 
 
 def reference_share(rows: pd.DataFrame) -> pd.Series:
-    """Return the share of each error that the noise of its reference adds."""
-    return rows["reference_error"] / rows["error"]
+    """Return the share of each error that the noise of its reference adds; NaN in rows that lack it."""
+    return rows.get("reference_error", np.nan) / rows["error"]
 
 
 def by_end(rows: pd.DataFrame) -> pd.DataFrame:

@@ -134,6 +134,8 @@ def agreement(rows: pd.DataFrame) -> str:
     """State in a sentence how far apart the two references of a run are at its end, and what their noise adds."""
     end = at_end(rows)
     share = reference_share(end).max()
+    if np.isnan(share):
+        return "the noise of the references was not measured: these rows are of an older definition."
     sentence = f"the two references of a run lie up to {end['cosine_distance'].max():.3f} apart in cosine distance"
     trusted = (
         "is little" if share <= TRUSTED else "is too much: these errors are not trusted, whatever the intervals say"

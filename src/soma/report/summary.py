@@ -113,8 +113,9 @@ def readme(
     lines[-1] += "`~`: interpolated between two milestones or sizes."
     if any(judged.superseded for judged in judged_claims):
         lines[-1] += (
-            " *Superseded*: the claim asks for rates that a search on ensemble validation chose, and not all of the "
-            "compared arms have them ([which](tables/claims.md), [rates](tables/rates-of-arms.md))."
+            " *Superseded*: the claim asks for rates that a search on ensemble validation chose for all compared arms, "
+            "or for a measurement that has another definition now ([which](tables/claims.md), "
+            "[rates](tables/rates-of-arms.md))."
         )
     lines += ["", "What it cost, in six quantities that are never merged ([by arm](tables/costs.md)): "]
     lines[-1] += "; ".join(f"{name} {significant(value)}" for name, value in cost.items()) + "."

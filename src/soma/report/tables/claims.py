@@ -48,8 +48,7 @@ def claims(plan: Plan, paper: PaperValues, judged_claims: Sequence[Judged], refe
         "tests", "speaks", "verdict",
     )  # fmt: skip
     superseded = [
-        f"{judged.claim} is superseded: not all of its arms have rates that a search on ensemble validation chose: "
-        f"{named(plan, judged.superseded)}."
+        f"{judged.claim} is superseded: {named(plan, judged.superseded)}."
         for judged in judged_claims
         if judged.superseded
     ]

@@ -40,6 +40,7 @@ def table8(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
                 error = with_error(at_update["error"].iloc[0], at_update["error_se"].iloc[0], -1, names)
             share = float(reference_share(at_update).max())
             check = f"{share:.2%}" + ("" if share <= TRUSTED else ": error not trusted")
+            check = "not measured" if pd.isna(share) else check
             cells.append(
                 (
                     Cell(str(runs[0].experts), "set", runs[0].experts),
