@@ -21,6 +21,7 @@ report: f"{RESULTS}/front.rst"
 localrules:
     all,
     data,
+    rates,
     routing,
     runs,
     evaluation,
@@ -54,6 +55,16 @@ rule routing:
     input:
         [f"{ROUTING}/clusters-n{n}.json" for n in PLAN.expert_counts],
         sorted({f"{SHARDS}/{run.shards}" for run in PLAN.runs.values()}),
+
+
+# The searches alone; copy what they choose into the configuration, then run the rest.
+rule rates:
+    input:
+        expand(
+            "{dir}/{name}.md",
+            dir=TABLE_DIR,
+            name=["rates", "rates-of-arms", "table6"],
+        ),
 
 
 rule runs:

@@ -43,14 +43,34 @@ def small() -> dict:
         ({"arms": {"late-n4": {"width": 8}}}, r"arms\.late-n4 continues `long-n4`, so its `width` must be the same"),
         ({"arms": {"late-n4": {"start": "split-n64-b16"}}}, "which is itself a continuation"),
         ({"arms": {"late-n4": {"experts": 8}}}, "late-n4 has 8 experts and continues `long-n4`, which has 4"),
-        ({"products": {"controls": {"single": "soma-n2"}}}, "is not one of sizes"),
         ({"products": {"variance": {"arms": ["bptt-n1"]}}}, "trains by another method"),
         ({"products": {"variance": {"n_pert": [3]}}}, r"every n_pert must divide probes \(128\)"),
         ({"products": {"active": {"arms": ["soma-n2"], "pairs": "soma-n2"}}}, "fewer than three experts"),
         ({"products": {"sweep": {"batch": [24]}}}, r"holds 24, which is not a multiple of the arm's 16"),
         ({"training": {"eggroll": {"step_halved_at": "never"}}}, r"`training\.eggroll\.step_halved_at"),
-        ({"products": {"populations": {"arm": "soma-n2"}}}, "not an `eggroll` arm"),
-        ({"products": {"inference": {"arms": ["soma-n8", "soma-n16", "pair-n4"]}}}, "`pair-n4`, which is not among"),
+        ({"products": {"rates": {"eggroll": {"arm": "none"}}}}, "products names the arm `none`"),
+        (
+            {"products": {"rates": {"eggroll": {"serves": ["none"]}}}},
+            r"products\.rates\.eggroll\.serves names the arm `none`",
+        ),
+        ({"products": {"tuning": {"serves": {"soma-n2": ["soma-n4"]}}}}, "`soma-n2`, which is neither soma nor spsa"),
+        ({"products": {"rates": {"eggroll": {"settings": [{"lr": 1e-3}, {"eps": 1e-3}]}}}}, "must state the same keys"),
+        ({"products": {"rates": {"eggroll": {"settings": [{"seeds": [0]}]}}}}, "must not state `seeds`"),
+        ({"products": {"rates": {"eggroll": {"settings": [{"rate": 1}]}}}}, "eggroll: unknown key `rate`"),
+        (
+            {"products": {"rates": {"eggroll": {"settings": [{"eggroll": {"population": 3}}]}}}},
+            "a whole number of pairs",
+        ),
+        ({"products": {"rates": {"eggroll": {"settings": [{"lr": 1e-3}, {"lr": 1e-3}]}}}}, "a setting is stated twice"),
+        ({"products": {"walk": {"arms": ["soma-n2"]}}}, r"products\.walk\.arms names `soma-n2`"),
+        ({"products": {"inference": {"arms": ["soma-n2", "soma-n16", "pair-n4"]}}}, "`pair-n4`, which is not among"),
+        ({"products": {"inference": {"requests_of": {"soma-n3": 4}}}}, "`soma-n3` is not one of arms"),
+        (
+            {"products": {"widths": {"arm": "soma-n2"}}},
+            r"products\.widths\.arm is `soma-n2`, which is not an `eggroll`",
+        ),
+        ({"products": {"active": {"arms": ["sweep-n3", "soma-n16"]}}}, "the arm `sweep-n3`, which `arms` does not"),
+        ({"products": {"variance": {"arms": ["sweep-n8"]}}}, "the arm `sweep-n8`, which `arms` does not define"),
     ],
 )
 def test_a_bad_configuration_is_a_sentence_that_names_the_key(change, words):
@@ -200,3 +220,20 @@ def test_every_arm_is_evaluated_by_one_group():
     evaluated = [arm for arms in plan.groups.values() for arm in arms]
     assert len(evaluated) == len(set(evaluated))
     assert set(plan.config.products.arms) <= set(evaluated)
+
+
+def test_the_number_of_active_experts_is_measured_on_arms_of_the_sweep_without_another_run():
+    plan = make_plan(resolve(merge(small(), {"products": {"active": {"arms": ["sweep-n8", "soma-n16"]}}})))
+    assert plan.runs == make_plan(load(BASE)).runs
+    measured = settings_files(plan)["measure-active"]
+    assert [run["run"]["id"] for run in measured["runs"]][:3] == [f"sweep-n8-s{s}" for s in range(3)]
+    swept = make_plan(resolve(merge(small(), {"products": {"active": {"arms": ["sweep-n8"], "pairs": "sweep-n8"}}})))
+    assert settings_files(swept)["measure-active"]["product"]["pair_runs"] == [f"sweep-n8-s{s}" for s in range(3)]
+
+
+def test_an_arm_may_answer_a_number_of_requests_of_its_own():
+    change = {"products": {"inference": {"requests_of": {"soma-n2": 96}}}}
+    settings = settings_files(make_plan(resolve(merge(small(), change))))["measure-inference"]
+    requests = zip([run["run"]["id"] for run in settings["runs"]], settings["requests"], strict=True)
+    assert {requested for run, requested in requests if run.startswith("soma-n2-")} == {96}
+    assert settings["requests"].count(256) == len(settings["runs"]) - 3

@@ -84,7 +84,7 @@ TURN = "def turn("
         ("table/table4", "report/figures/gradients.py", 'xlabel("updates")', 'xlabel("steps")'),
         ("table/table4", CATALOGUE, "Table 5. Against", "Table 5. Beside"),
         ("table/table4", "analysis/gradients.py", "ALLOWED = 0.1", "ALLOWED = 0.2"),
-        ("summarise/losses", "analysis/fixed_size.py", "def at_equal_size", "def other(): pass\ndef at_equal_size"),
+        ("summarise/losses", "analysis/fixed_size.py", "def against_spsa", "def other(): pass\ndef against_spsa"),
         ("summarise/losses", "analysis/gradients.py", "return", "return None or"),
         (TRAIN, CATALOGUE, "Summary(", "Summary(\n        "),
     ],

@@ -138,6 +138,7 @@ _MEASUREMENTS = (
     Measurement("inference", "inference", timed=True, computes_with="a runner"),
     Measurement("estimator-variance", "estimators", opens="first arm"),
     Measurement("precision", "precision", opens="first run"),
+    Measurement("walk", "walk"),
 )
 MEASUREMENTS = {measurement.name: measurement for measurement in _MEASUREMENTS}
 
@@ -148,25 +149,32 @@ _SWEEP = Losses(("sweep",), ("validation",))
 _SUMMARIES = (
     Summary("losses", "fixed_size.losses", (_FIXED_SIZE,)),
     Summary("differences", "fixed_size.differences", (_FIXED_SIZE,)),
+    Summary("ngrams", "fixed_size.ngrams", ("ngram-losses",)),
     Summary("controls", "controls.differences", (_CONTROLS, "costs")),
     Summary("sizes", "controls.sizes", (_CONTROLS,)),
     Summary("backpropagation", "backpropagation.compare", (Losses(("backpropagation",), ("validation",)),)),
     Summary("paired", "gradients.paired", (Losses(("paired",), ("test",)), Histories("paired"))),
+    Summary("documents", "documents.compare", (Losses(("fixed_size", "paired"), ("test",)),)),
     Summary("allocation", "scaling.allocation", (Losses(("allocation",), ("test",)),)),
     Summary("ablation", "ablations.ablation", (Losses(("ablation",), ("test",)),)),
+    Summary("ablation-curves", "ablations.curves", (Histories("ablation"),)),
     Summary("estimators", "gradients.estimators", (Losses(("estimators",), ("test",)), "estimator-variance")),
     Summary("tuning", "tuning.search", (Losses(("tuning",), ("validation",)),)),
     Summary("tuning-compared", "tuning.compare", ("tuning", "tuning-test")),
-    Summary("populations", "tuning.search_populations", (Losses(("populations",), ("validation",)),)),
+    Summary("rates", "rates.search", (Losses(("rates",), ("validation",)),)),
+    Summary("rates-of-arms", "rates.of_arms", ("rates", "tuning")),
+    Summary("widths", "tuning.search_widths", (Losses(("widths",), ("validation",)),)),
     Summary("sweep", "scaling.curves", (_SWEEP, "costs")),
     Summary("crossings", "scaling.crossings", ("sweep",)),
     Summary("sweep-differences", "scaling.differences", (_SWEEP,)),
     Summary("budgets", "scaling.budgets", (_SWEEP,)),
     Summary("best-counts", "scaling.best_counts", (Losses(("fixed_size",), ("validation",)),)),
     Summary("per-expert", "scaling.per_expert", (Losses(("fixed_size",), ("validation",)),)),
-    Summary("serving", "inference.serving", (Losses(("inference",), ("test",)),)),
+    Summary("serving", "inference.serving", (Losses(("inference",), ("test",)), "costs")),
+    Summary("serving-at-one-cost", "inference.at_one_cost", (Losses(("inference",), ("test",)), "costs")),
     Summary("active-losses", "inference.active_losses", ("active",)),
     Summary("active-differences", "inference.active_differences", ("active",)),
+    Summary("pair-groups", "inference.pair_groups", ("active",)),
 )
 SUMMARIES = {summary.name: summary for summary in _SUMMARIES}
 """In this order: an arm of several products is evaluated with the first one (`Plan.groups`)."""
@@ -212,30 +220,38 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
     "Equal size and budget": (
         Figure(
             "figure1", "fixed_size.figure1", "Equal total size: test loss against training cost",
-            ("losses", "costs", "differences"),
+            ("losses", "costs", "differences", "sizes", "ngrams"),
             "Test loss of models of equal total size: left against arithmetic operations, which are the same on any "
-            "machine; in the middle against device time on this one. Right: SOMA's loss minus that of each arm at the "
-            "end of their budgets, paired over documents and seeds; left of zero SOMA is better. An interval there "
+            "machine; right against device time on this one, with smaller monoliths at the end of the same budget "
+            "(hollow) and n-gram models of the training text (dashed). Below: SOMA's loss minus that of each arm at "
+            "the end of their budgets, paired over documents and seeds; left of zero SOMA is better. An interval there "
             "that excludes zero distinguishes two arms even where their bands overlap.",
         ),
         Table(
-            "table4", "fixed_size.table4", "Table 4. Test loss at equal budget and total size", ("losses",),
+            "table4", "fixed_size.table4", "Table 4. Test loss at equal budget and total size",
+            ("losses", "ngrams", "walk"),
             "Test loss at equal arithmetic operations and equal total size, for the last and the averaged iterate. "
-            "Rows in italics were not run.",
+            "Rows in italics were not run. The last rows are n-gram models of the same training text: what counting "
+            "reaches without any training.",
         ),
         Table(
-            "table9", "fixed_size.table9", "Table 9. External corpus, frozen checkpoints", ("losses",),
+            "documents", "fixed_size.documents", "Documents won, and intervals over their sources", ("documents",),
+            "On how many documents one arm beats the other in every seed, and whether the difference survives when "
+            "whole sources of documents are resampled instead of single documents.",
+        ),
+        Table(
+            "table9", "fixed_size.table9", "Table 9. External corpus, frozen checkpoints", ("losses", "ngrams"),
             "The same frozen checkpoints on a corpus that training never touched.",
         ),
     ),
     "Controls of ours": (
         Table(
             "controls", "controls.controls", "Controls that the paper did not run",
-            ("controls", "precision", "sizes", "differences"),
+            ("controls", "precision", "sizes"),
             "Beyond the paper: other explanations of the comparison at equal total size. Each row compares two arms.",
         ),
         Table(
-            "sizes", "controls.sizes", "Size curve at equal operations (B7)", ("sizes", "differences"),
+            "sizes", "controls.sizes", "Size curve at equal operations (B7)", ("sizes", "controls"),
             "Beyond the paper: one budget of operations for every size. Does an ensemble lie below the monoliths' "
             "curve?",
         ),
@@ -269,8 +285,17 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
             "The settings that the search chose, each run tested once.",
         ),
         Table(
-            "populations", "tuning.populations", "Search for EGGROLL's settings", ("populations",),
-            "The search that EGGROLL's settings at this size come from.",
+            "rates", "rates.rates", "Searches for rates and settings", ("rates",),
+            "Every search beside that of Table 6: the settings tried, what each reached on ensemble validation, and "
+            "the chosen one. A choice at the edge of what was tried is marked: the best may lie beyond.",
+        ),
+        Table(
+            "rates-of-arms", "rates.of_arms", "Where the rates of every arm come from", ("rates-of-arms",),
+            "Which search chose each rate of each arm, and what is missing where none did or the arm differs.",
+        ),
+        Table(
+            "widths", "tuning.widths", "EGGROLL at other widths", ("widths",),
+            "The lowest ensemble-validation loss of EGGROLL's model at other widths than that of Table 4.",
         ),
     ),
     "Gradient estimates": (
@@ -330,13 +355,13 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
             "it.",
         ),
         Figure(
-            "figure13", "scaling.figure13", "What a loss costs under each allocation", ("sweep",),
+            "figure13", "scaling.figure13", "What a loss costs under each allocation", ("sweep", "crossings"),
             "Every split into directions and sequences: the loss reached against operations. A ringed point was "
-            "reached more cheaply by no other split.",
+            "reached more cheaply by no other split; stars mark where a split reaches the target loss.",
         ),
         Table(
             "crossings", "scaling.crossings", "What it takes to reach one loss (Figure 13)", ("crossings",),
-            "The cost of each allocation of the sweeps until all have reached the same loss.",
+            "The cost of each allocation of the sweeps until its loss reaches the target that Figure 13 draws.",
         ),
         Figure(
             "figure14", "scaling.figure14", "The best N of equal total size under two budgets, by ensemble validation",
@@ -351,49 +376,61 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
         ),
         Table(
             "table11", "scaling.table11", "Table 11. Continuations at equal operations", ("allocation",),
-            "The same operations spent on more directions or on more sequences.",
+            "The same operations spent on more directions or on more sequences: every loss, then every pair.",
         ),
     ),
     "Ablations": (
         Figure(
             "figure9", "ablations.figure9",
-            "Ablations under backpropagation: test loss of the base minus that of the ablation", ("ablation",),
-            "Under backpropagation, the loss of the base minus that of an arm with one change; left of zero the base "
-            "is better.",
+            "Ablations under backpropagation: expert validation loss during training", ("ablation-curves",),
+            "Under backpropagation, the loss of the base (black) and of arms with one change, against training steps. "
+            "Where a curve crosses the black one, the order of the two turns.",
         ),
         Table(
-            "ablation", "ablations.ablation", "Ablations under backpropagation (Figure 9)", ("ablation",),
+            "ablation", "ablations.ablation", "Ablations under backpropagation (Figure 9)",
+            ("ablation", "ablation-curves"),
             "Partition, start and head under backpropagation, each compared with the same base; below zero the base "
-            "is better.",
+            "is better. The last column says when one overtakes the other for good.",
         ),
     ),
     "Inference and averaging": (
         Table(
             "table12", "inference.table12", "Table 12. Throughput of inference", ("inference",),
-            "Throughput of complete requests: route, gather, run, average.",
+            "Throughput of complete requests of arms of equal total size: route, gather, run, average.",
         ),
         Table(
             "table13", "inference.table13", "Table 13. Inference and training cost", ("serving", "inference", "costs"),
-            "What an ensemble costs to train, the loss that it reaches, and how fast it answers.",
+            "What an ensemble costs to train, the loss that it reaches, and how fast it answers: at the end of its "
+            "budget and, for the arm with the most experts, where it has trained about as long as the arm with few.",
         ),
         Figure(
-            "figure6", "inference.figure6", "Test loss against throughput of inference, routing included",
-            ("serving", "inference"),
-            "Test loss against throughput of complete requests, at equal total size. Lower right is better.",
+            "figure6", "inference.figure6",
+            "Equal total size: loss against time of training and throughput of inference",
+            ("losses", "costs", "inference"),
+            "Ensemble-validation loss of arms of equal total size: left against the elapsed time of training with one "
+            "device for each expert, in the middle against the device time of all experts together. Right: the lowest "
+            "loss that each arm had at a milestone, against the throughput of complete requests, routing included. "
+            "Lower left is better on the left and in the middle, lower right on the right.",
         ),
         Figure(
-            "figure15", "inference.figure15", "Test loss against training time, with the throughput of inference",
-            ("serving", "inference", "costs"),
-            "Test loss against the device time of training; labels give the throughput of inference.",
+            "figure15", "inference.figure15", "Test loss against the operations of a byte",
+            ("serving", "serving-at-one-cost"),
+            "Test loss of arms of equal total size against the operations that a byte costs in the k experts that are "
+            "averaged, without routing: left after the same device time of training, right at the ends of the runs. "
+            "Lower left is better.",
         ),
         Figure(
             "figure16", "inference.figure16", "How many of the nearest experts to average", ("active-losses",),
-            "Loss when the k nearest experts of a request are averaged. The dashed line is the paper's choice.",
+            "Ensemble-validation loss when the k nearest experts of a request are averaged, for every k: left "
+            "ensembles of one width, as in the paper, right those of equal total size. The dashed line is k = 4, the "
+            "paper's choice.",
         ),
         Figure(
-            "figure17", "inference.figure17", "Pairs of experts", ("active",),
-            "Every pair of experts of a run: the gain from averaging the two, against the similarity of their errors. "
-            "Points that fall to the right mean that unlike experts gain more.",
+            "figure17", "inference.figure17", "Pairs of experts: gain of averaging against similarity of errors",
+            ("active", "pair-groups"),
+            "What averaging two experts gains on all ensemble-validation text, without routing, against the similarity "
+            "of their errors. Pale: every pair of a run; joined points: means of pairs of similar x. A line that falls "
+            "to the right means that unlike experts gain more.",
         ),
     ),
 }
@@ -404,6 +441,8 @@ PRODUCTS: tuple[Product, ...] = tuple(product for products in SECTIONS.values() 
 TABLES: dict[str, Table] = {p.name: p for p in PRODUCTS if isinstance(p, Table)}
 FIGURES: dict[str, Figure] = {p.name: p for p in PRODUCTS if isinstance(p, Figure)}
 
+RATES = "rates-of-arms"
+"""Summary that says, of all verdicts, whether the compared arms have rates that were searched for."""
 METRICS: tuple[Read, ...] = ("losses", Verdicts(), "controls", "sizes")
 """Inputs of the step `metrics`."""
 FRONT: tuple[Read, ...] = (
@@ -411,7 +450,6 @@ FRONT: tuple[Read, ...] = (
     "controls",
     "precision",
     "sizes",
-    "differences",
     "costs",
     "reference",
     "inference",
@@ -424,17 +462,27 @@ FRONT: tuple[Read, ...] = (
 # fmt: off
 CLAIMS = (
     Claim(
-        "C1", "fixed_size.at_equal_size",
-        "At equal budget and total size SOMA N=2 has lower test loss than monolithic SPSA and EGGROLL.",
-        "{table4[0][test]:.2f} against {table4[1][test]:.2f}, {table4[2][test]:.2f}, {table4[3][test]:.2f}, "
-        "{table4[4][test]:.2f}",
+        "C1a", "fixed_size.against_spsa",
+        "At equal budget and total size SOMA N=2 has lower test loss than monolithic SPSA.",
+        "{table4[0][test]:.2f} against {table4[1][test]:.2f}, {table4[2][test]:.2f}, {table4[3][test]:.2f}",
         ("differences",), ("table4", "figure1"),
     ),
     Claim(
-        "C2", "fixed_size.on_external_text",
-        "The same frozen checkpoints keep that order on an external corpus.",
-        "{table9[0][test]:.2f} against {table9[1][test]:.2f}, {table9[2][test]:.2f}, {table9[3][test]:.2f}, "
-        "{table9[4][test]:.2f}",
+        "C1b", "fixed_size.against_eggroll",
+        "At equal budget and total size SOMA N=2 has lower test loss than EGGROLL.",
+        "{table4[0][test]:.2f} against {table4[4][test]:.2f}",
+        ("differences",), ("table4", "figure1"),
+    ),
+    Claim(
+        "C2a", "fixed_size.on_external_text_against_spsa",
+        "The same frozen checkpoints of SOMA and SPSA keep that order on an external corpus.",
+        "{table9[0][test]:.2f} against {table9[1][test]:.2f}, {table9[2][test]:.2f}, {table9[3][test]:.2f}",
+        ("differences",), ("table9",),
+    ),
+    Claim(
+        "C2b", "fixed_size.on_external_text_against_eggroll",
+        "The same frozen checkpoints of SOMA and EGGROLL keep that order on an external corpus.",
+        "{table9[0][test]:.2f} against {table9[4][test]:.2f}",
         ("differences",), ("table9",),
     ),
     Claim(
@@ -462,9 +510,10 @@ CLAIMS = (
         ("variance",), ("figure10",),
     ),
     Claim(
-        "C7", "gradients.error_by_cost",
-        "More shards lower the gradient error per device-second; more directions help, larger batches hardly.",
-        "N=256 {claims[C7][error_reduction]:.1%} below the monolith; n_pert "
+        "C7", "gradients.estimation_error",
+        "More shards lower the gradient error, in less device time than more directions or sequences take; more "
+        "directions lower it more than larger batches.",
+        "plain error at N=256 {claims[C7][error_reduction]:.1%} below the monolith; n_pert "
         "-{figure5[n_pert_64_to_1024_reduction]:.0%}, B -{figure5[batch_64_to_1024_reduction][updates_10k]:.0%}",
         ("reference",), ("table8", "figure5"),
     ),
@@ -483,8 +532,8 @@ CLAIMS = (
     ),
     Claim(
         "C10", "inference.few_active_experts",
-        "k=4 active experts catch most of the gain of averaging.",
-        "{figure16[n256_k4_to_k12_gain]} from k=4 to k=12 at N=256",
+        "k=4 active experts catch most of the gain of averaging; averaging all is worse at the largest N.",
+        "{figure16[n256_k4_to_k12_gain]} from k=4 to k=12 at N=256, and all 256 worse",
         ("active-differences",), ("figure16",),
     ),
     Claim(
@@ -509,7 +558,8 @@ CLAIMS = (
     ),
     Claim(
         "C14", "scaling.equal_continuations",
-        "Equal-compute continuations with different (n_pert, B) end within {claims[C14][spread]:.5f} of each other.",
+        "Equal-compute continuations with different (n_pert, B) end equal: no two means are further apart than the "
+        "paper's, {claims[C14][spread]:.5f}.",
         "{table11[0][test]}, {table11[1][test]}, {table11[2][test]}",
         ("allocation",), ("table11",),
     ),
@@ -531,7 +581,7 @@ CLAIMS = (
 
 CONTROLS = {
     "B1": "Do semantic clusters matter, or do random shards do as well?",
-    "B2": "Does the ensemble beat one monolith of a single expert's size at the same operations?",
+    "B2": "Does an ensemble beat one monolith of a single expert's size at the same operations?",
     "B3": "Does the comparison hold for averaged iterates, or is it noise of the last one?",
     "B4": "How much of the gain is averaging: the mixture against its nearest expert alone?",
     "B5": "Does it hold when the seed run and the preprocessing are charged?",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from soma.catalogue import CLAIMS, Facts, Histories, Losses, Read, Verdicts
+from soma.catalogue import CLAIMS, RATES, Facts, Histories, Losses, Read, Verdicts
 from soma.plan import Plan
 
 EVALUATED = ("validation", "test")
@@ -53,3 +53,4 @@ def _files(read: Read, plan: Plan) -> Iterator[str]:
             yield from facts(read, plan).values()
         case Verdicts():
             yield from (rows(name) for claim in CLAIMS for name in claim.reads)
+            yield rows(RATES)

@@ -100,7 +100,7 @@ class Plan:
         return runs[:1] if measurement.opens == "first run" else runs
 
 
-_DERIVING = ("tuning", "sweep", "populations")
+_DERIVING = ("tuning", "sweep", "rates", "widths")
 """Products that derive arms from a base arm."""
 
 
@@ -116,7 +116,7 @@ def make_plan(config: Config) -> Plan:
     """
     named, derived = _named_arms(config), _derived_arms(config)
     arms = named | {name: arm for group in derived.values() for name, arm in group.items()}
-    searched = derived["tuning"].keys() | derived["populations"].keys()
+    searched = derived["tuning"].keys() | derived["rates"].keys()
     runs: dict[str, RunSpec] = {}
     described: dict[str, tuple[str, str]] = {}
     run_ids: dict[str, list[str]] = {}
@@ -145,7 +145,7 @@ def make_plan(config: Config) -> Plan:
 
 def _named_arms(config: Config) -> dict[str, Arm]:
     """Return the configured arms that a product shows, and those that they continue."""
-    names = dict.fromkeys(config.products.arms)
+    names = dict.fromkeys(name for name in config.products.arms if name in config.arms)
     names |= dict.fromkeys(start for name in names if (start := config.arms[name].start) in config.arms)
     return {name: config.arms[name] for name in names}
 
@@ -170,20 +170,11 @@ def _derived_arms(config: Config) -> dict[str, dict[str, Arm]]:
     def derive(base: str, variants: Mapping[str, Mapping[str, Any]]) -> dict[str, Arm]:
         return {name: arms[base].model_copy(update=dict(change)) for name, change in variants.items()}
 
-    populations = {
-        f"{p.populations.arm}-p{s.population}-a{s.alpha:g}-s{s.step:g}-t{s.tokens}": {
-            "eggroll": arms[p.populations.arm].eggroll.model_copy(update=s.model_dump()),
-            "operations": p.populations.operations,
-            "updates": None,
-            "milestones": (1.0,),
-            "seeds": p.populations.seeds,
-        }
-        for s in p.populations.settings
-    }
     return {
         "tuning": {k: v for base in p.tuning.bases for k, v in derive(base, p.tuning.variants(base)).items()},
-        "sweep": derive(p.sweep.arm, p.sweep.variants(arms[p.sweep.arm])),
-        "populations": derive(p.populations.arm, populations),
+        "sweep": config.swept,
+        "rates": config.searched,
+        "widths": derive(p.widths.arm, p.widths.variants),
     }
 
 

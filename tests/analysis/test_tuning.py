@@ -1,16 +1,18 @@
 """The equal search (Tables 6 and 7, claim C3) on invented losses with known results, and a check that it is equal."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from soma.analysis import tuning
 from soma.config.campaign import load
 from soma.errors import SomaError
+from soma.evaluation.rows import COLUMNS
 from soma.files.atomic import read_json, write_json
 from soma.plan import make_plan
 from soma.steps.choose import choose
 from soma.workflow.settings import settings_files
-from tests.analysis.invented import ROOT, losses
+from tests.analysis.invented import ROOT, losses, toy_plan
 
 PLAN = make_plan(load(ROOT / "config/config.yaml"))
 T = PLAN.config.products.tuning
@@ -84,14 +86,14 @@ def test_every_seed_of_both_chosen_settings_is_compared():
     compared = tuning.compare(PLAN, found, tested)
     by_seed, mean = compared[:-1], compared.iloc[-1]
     assert list(by_seed["seed"]) == list(T.seeds)
-    assert np.allclose(compared["difference"], [0.3, 0.4, 0.5, 0.4])  # SPSA minus SOMA
-    assert np.allclose(compared["spsa"] - compared["soma"], compared["difference"])
+    assert np.allclose(compared["difference"], [-0.3, -0.4, -0.5, -0.4])  # SOMA minus SPSA
+    assert np.allclose(compared["soma"] - compared["spsa"], compared["difference"])
     assert [*by_seed["soma_run"], *by_seed["spsa_run"]] == runs
     assert np.isnan(mean["seed"])
     assert mean["run"].split() == [*by_seed["spsa_run"], *by_seed["soma_run"]]
     assert mean["low"] == pytest.approx(mean["high"])  # the same advantage on every document
     assert by_seed["seed_low"].isna().all()
-    assert mean["seed_low"] == pytest.approx(0.4 - 4.302653 * 0.1 / 3**0.5)
+    assert mean["seed_low"] == pytest.approx(-0.4 - 4.302653 * 0.1 / 3**0.5)
 
 
 def test_what_is_tested_is_every_seed_of_what_the_table_calls_chosen_and_nothing_else(tmp_path):
@@ -127,3 +129,18 @@ def test_every_setting_has_the_same_seeds_and_operations(overlay):
         assert ours / theirs == pytest.approx(0.88, abs=0.01)
     else:
         assert abs(ours - theirs) < max(step, other_step)  # equal up to one update
+
+
+def test_a_width_stands_at_its_lowest_milestone():
+    plan = toy_plan()
+    (arm,) = plan.groups["widths"]
+    (run,) = plan.arm_runs[arm]
+
+    def advantage(arm, run, update, iterate, k):
+        return 0.1 if (update, iterate) == (run.milestones[1], "last") else 0.5 * (iterate == "average")
+
+    (row,) = tuning.search_widths(plan, losses(plan, [arm], advantage, "validation")).itertuples()
+    assert (row.width, row.updates, row.update) == (15, run.updates, run.milestones[1])
+    assert row.operations == run.operations(run.milestones[1])
+    assert np.isnan(row.seed_low)
+    assert tuning.search_widths(PLAN, pd.DataFrame(columns=list(COLUMNS))).empty  # none is trained

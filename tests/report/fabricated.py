@@ -7,7 +7,8 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from soma.analysis.scaling import variants
+from soma.analysis.inference import pair_groups, token_operations
+from soma.analysis.scaling import crossings, variants
 from soma.plan import Plan
 
 NAN = float("nan")
@@ -55,7 +56,10 @@ class Rows:
                 operations = float(runs[0].operations(update))
                 row = interval("loss", self.loss(arm, operations), 0.02, len(runs))
                 where = {"set": "test", "split": "", "arm": arm, "seed": None, "iterate": "last", "k": active}
-                out.append(where | {"update": update, "operations": operations, "run": self.ids(arm)} | row)
+                for set_ in ("test", "validation"):
+                    out.append(
+                        where | {"set": set_, "update": update, "operations": operations, "run": self.ids(arm)} | row
+                    )
         return pd.DataFrame(out).astype({"seed": "Int64"})
 
     def differences(self) -> pd.DataFrame:
@@ -66,11 +70,29 @@ class Rows:
             out.append({"set": "test", "soma": product.soma, "other": other, "iterate": "last"} | row)
         return pd.DataFrame(out)
 
+    def ngrams(self) -> pd.DataFrame:
+        end = self.end(self.products.fixed_size.soma)
+        out = [
+            {"set": set_, "split": "", "model": model} | interval("loss", end + more, 0.02, 1)
+            for set_ in ("test", "external") for model, more in (("unigram", 0.8), ("bigram", 0.2), ("trigram", -0.2))
+        ]  # fmt: skip
+        return pd.DataFrame(out)
+
+    def walk(self) -> pd.DataFrame:
+        """A walk in the first run of an arm, more than a walk in the others."""
+        out = [
+            {"run": run.id, "updates": 32, "initial_rms": 1.0, "rms": 4.2, "noise_rms": 4.21, "alpha": 0.3,
+             "moved": 0.3, "ties": 0.01, "agreement": 0.0002 + 0.1 * i, "agreement_se": 0.0004}
+            for arm in self.products.walk.arms for i, run in enumerate(self.plan.arm_runs[arm])
+        ]  # fmt: skip
+        return pd.DataFrame(out)
+
     def costs(self) -> pd.DataFrame:
         out = [
-            {"arm": arm, "run": run.id, "update": u, "quantity": "aggregate device time",
-             "value": self.seconds(run.operations(u)) * (1 + 0.1 * run.experts)}
+            {"arm": arm, "run": run.id, "update": u, "quantity": quantity,
+             "value": self.seconds(run.operations(u)) * (1 + 0.1 * run.experts) / devices}
             for arm, runs in self.plan.arm_runs.items() for run in runs for u in run.milestones
+            for quantity, devices in (("aggregate device time", 1), ("idealised elapsed time", run.experts))
         ]  # fmt: skip
         return pd.DataFrame(out)
 
@@ -93,7 +115,8 @@ class Rows:
         for arm in self.products.reference.arms:
             for run in self.plan.arm_runs[arm]:
                 for update in sorted({run.milestones[0], run.updates}):
-                    for n_pert, batch in self.products.reference.settings:
+                    settings = self.products.reference.settings
+                    for n_pert, batch in settings if run.experts == 1 else settings[:1]:
                         error = 0.5 * run.model.size / n_pert * (1 + 4 / batch) * (1.2 if update == run.updates else 1)
                         error *= float(1 + 0.05 * self.noise.normal())
                         where = {"run": run.id, "update": update, "n_pert": n_pert, "batch": batch, "error": error}
@@ -102,14 +125,25 @@ class Rows:
                             | {"experts": run.experts, "error_se": error * 0.1}
                             | {"aggregate_seconds": self._seconds(run, n_pert, batch)}
                             | {"device": "a processor", "threads": 1, "engine": "cpu", "cosine_distance": 0.01}
+                            | {"reference_error": 0.005, "reference_sequences": 2048, "repeats": 8}
                         )
         return pd.DataFrame(out)
 
     def serving(self) -> pd.DataFrame:
         out = []
         for arm in self.products.inference.arms:
-            row = interval("loss", self.end(arm), 0.02, len(self.plan.arm_runs[arm]), "loss_")
-            out.append({"arm": arm, "run": self.ids(arm)} | row)
+            runs = self.plan.arm_runs[arm]
+            row = interval("loss", self.end(arm), 0.02, len(runs), "loss_")
+            where = {"arm": arm, "update": runs[0].updates, "token_operations": token_operations(self.plan, arm)}
+            out.append(where | {"run": self.ids(arm)} | row)
+        return pd.DataFrame(out)
+
+    def serving_at_one_cost(self) -> pd.DataFrame:
+        out = []
+        for arm in self.products.inference.arms:
+            row = interval("loss", self.end(arm) + 0.1, 0.02, len(self.plan.arm_runs[arm]))
+            where = {"arm": arm, "device_seconds": 5e4, "token_operations": token_operations(self.plan, arm)}
+            out.append(where | {"run": self.ids(arm), "interpolated": True} | row)
         return pd.DataFrame(out)
 
     def inference(self) -> pd.DataFrame:
@@ -131,6 +165,9 @@ class Rows:
                 where = {"axis": axis, "value": value, "update": update, "arm": arm, "run": self.ids(arm)}
                 out.append(where | spent | {"elapsed_seconds": self.seconds(each)} | row)
         return pd.DataFrame(out)
+
+    def crossings(self) -> pd.DataFrame:
+        return crossings(self.plan, self.sweep())
 
     def best_counts(self) -> pd.DataFrame:
         ids = self.ids(self.products.fixed_size.soma)
@@ -163,6 +200,19 @@ class Rows:
                 if group != "base":
                     row |= interval("difference", -0.02 - 0.01 * i * len(group), 0.005, seeds)
                 out.append(row)
+        return pd.DataFrame(out)
+
+    def ablation_curves(self) -> pd.DataFrame:
+        product, out = self.products.ablation, []
+        groups = {"base": (product.base,), "partition": product.partition}
+        groups |= {"start": product.start, "head": product.head}
+        for group, arms in groups.items():
+            for i, arm in enumerate(arms):
+                for run in self.plan.arm_runs[arm]:
+                    for update in (25, 50, 100, 200):
+                        behind = 0.0 if group == "base" else (0.3 + 0.1 * i) * (1 - update / 150)
+                        where = {"group": group, "arm": arm, "seed": run.seed, "run": run.id, "update": update}
+                        out.append(where | {"loss": 3.0 - 0.2 * np.log(update) + behind + 0.01 * run.seed})
         return pd.DataFrame(out)
 
     def variance(self) -> pd.DataFrame:
@@ -235,9 +285,14 @@ class Rows:
             gain = 0.03 - 0.02 * alike + 0.004 * self.noise.normal(size=len(pairs))
             rows = {"first": [a for a, _ in pairs], "second": [b for _, b in pairs], "gain": gain, "correlation": alike}
             frames.append(pd.DataFrame(rows | {"first_loss": 2.0, "second_loss": 2.1}).assign(part="pairs", **where))
-            together = pd.DataFrame({"spearman": [-0.61], "p_value": [1e-4], "mean_gain": [gain.mean()]})
+            together = pd.DataFrame(
+                {"spearman": [-0.61], "p_value": [1 / 10_001], "mean_gain": [gain.mean()], "permutations": 10_000}
+            )
             frames.append(together.assign(part="complementarity", **where))
         return pd.concat(frames, ignore_index=True)
+
+    def pair_groups(self) -> pd.DataFrame:
+        return pair_groups(self.plan, self.active())
 
     def precision(self) -> pd.DataFrame:
         names = ("float32", "tf32", "bfloat16", "tf32 x3", "bfloat16 x3")

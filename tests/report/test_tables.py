@@ -17,6 +17,7 @@ from soma.analysis.costs import campaign_totals
 from soma.analysis.verdict import Difference
 from soma.catalogue import CLAIMS, CONTROLS, FIGURES, PRODUCTS, SECTIONS, SUMMARIES, TABLES, Losses
 from soma.config.campaign import load
+from soma.evaluation.rows import NGRAMS
 from soma.plan import Plan, make_plan
 from soma.report import summary
 from soma.report.labels import agreement, difference_cells, named, over_runs
@@ -24,6 +25,7 @@ from soma.report.paper import PaperValues
 from soma.report.table import significant
 from soma.report.tables.controls import precision_finding, size_finding
 from soma.report.tables.costs import table3
+from soma.report.tables.gradients import table8
 from soma.steps import table as step
 from tests.analysis import invented
 from tests.project import ROOT, Project
@@ -68,7 +70,9 @@ def advantage(arm, run, update, iterate, k):
 class Rows(fabricated.Rows):
     """Rows that the catalogue's summaries compute from invented losses; of measurements, invented rows."""
 
-    FABRICATED = ("paired", "best-counts", "estimators", "active-losses", "active-differences", "per-expert")
+    FABRICATED = (
+        "ablation-curves", "paired", "best-counts", "estimators", "active-losses", "active-differences", "per-expert",
+    )  # fmt: skip
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -88,6 +92,12 @@ class Rows(fabricated.Rows):
     def scored(self, read: Losses) -> pd.DataFrame:
         arms = [arm for product in read.products for arm in self.plan.product_arms(product)]
         return pd.concat([invented.losses(self.plan, arms, advantage, set_) for set_ in read.sets])
+
+    def ngram_losses(self):
+        rows = self.scored(Losses(("fixed_size",), ("test", "external")))
+        rows = rows.drop_duplicates(["set", "split", "document"])
+        same = {"update": 0, "iterate": "last", "k": 1}
+        return pd.concat([rows.assign(run=model, **same) for model in NGRAMS], ignore_index=True)
 
     def costs(self):
         return invented.costs(self.plan)
@@ -110,7 +120,7 @@ class Rows(fabricated.Rows):
 
     def active_differences(self):
         row = fabricated.interval("difference", -0.02, 0.01, 3)
-        return pd.DataFrame([{"arm": "a", "experts": 8, "k": 4, "against": "k=1", "run": "r"} | row])
+        return pd.DataFrame([{"arm": "soma-n8", "experts": 8, "k": "k=4", "against": "k=1", "run": "r"} | row])
 
 
 @cache
@@ -177,9 +187,9 @@ def test_the_papers_rows_stand_beside_ours_where_they_are_the_same(tmp_path, mon
 
     assert unmatched("table6", "chosen for") == 0
     assert unmatched("table10", "best N") == 0
-    assert unmatched("table13", "updates") == 1  # an earlier point of the run of N=256
+    assert unmatched("table13", "updates") == 0  # N=256 has a row at an earlier milestone too
     assert unmatched("table12", "k") == 0
-    assert unmatched("table8", "references") == 0
+    assert unmatched("table8", "error times device seconds") == 0
     small = write("small", "table13", tmp_path, monkeypatch)
     own = {c["row"]: c["text"] for c in column(small, "ensemble") if c["status"] == "set"}
     hours = {c["row"]: c["text"] for c in column(small, "GPU-hours (paper)")}
@@ -206,14 +216,16 @@ def test_what_lies_between_two_milestones_is_marked_as_far_as_the_claims(tmp_pat
     assert found == {"B5"}
 
 
-def test_references_that_disagree_are_not_trusted(tmp_path, monkeypatch):
-    cells = write("small", "table8", tmp_path, monkeypatch)
-    count = {c["row"]: int(c["text"]) for c in column(cells, "N")}
-    checks = {count[c["row"]]: c["text"] for c in column(cells, "references") if c["status"] == "measured"}
-    assert {n for n, check in checks.items() if "not trusted" in check} == {4, 8, 16}
-    rows = rows_of("small")("reference")
-    assert "are not trusted" in agreement(rows)
-    assert "of every run agree to a cosine distance of 0.010" in agreement(rows[rows["experts"] == 1])
+def test_an_error_to_which_its_reference_adds_much_is_not_trusted():
+    plan, rows = plan_of("small"), rows_of("small")("reference")
+    noisy = rows.assign(reference_error=rows["reference_error"].where(rows["experts"] < 4, 0.02 * rows["error"]))
+    table = table8(plan, PAPER, noisy)
+    at = {name: i for i, name in enumerate(table.columns)}
+    cells = [(row[at["N"]].text, row[at["their noise in the error, at most"]]) for row in table.rows]
+    assert {n for n, cell in cells if "not trusted" in cell.text} == {"4", "8", "16"}
+    assert {cell.text for n, cell in cells if n == "16"} == {"2.00%: error not trusted"}
+    assert "adds up to 2.00% to an error, which is too much: these errors are not trusted" in agreement(noisy)
+    assert "which is little (up to 1% counts)" in agreement(rows)
 
 
 def test_table3_says_where_the_runs_and_the_step_were_timed():
@@ -226,12 +238,13 @@ def test_table3_says_where_the_runs_and_the_step_were_timed():
 
 def test_the_controls_of_their_own_tables_have_a_finding():
     plan, rows = plan_of("small"), rows_of("small")
-    sizes, differences = rows("sizes"), rows("differences")
-    own = sizes["arm"] == "soma-n2"
-    for shift, words in ((1.0, "above (worse than)"), (-1.0, "below (better than)")):
-        assert words in size_finding(plan, sizes.assign(loss=sizes["loss"] + shift * own), differences)
-    tiny = sizes.assign(parameters=sizes["parameters"].where(~own, 100))
-    assert "larger or smaller than every monolith" in size_finding(plan, tiny, differences)
+    sizes, monolith = rows("sizes"), "spsa-n1-d28"
+    compared = rows("controls").head(1).assign(control="B7", ours="soma-n2", theirs=monolith)
+    lowest = sizes["arm"].map({monolith: 1.0, "soma-n2": 1.1}).fillna(2.0)
+    found = size_finding(plan, sizes.assign(loss=lowest), compared)
+    assert "the lowest loss of all sizes at this budget is 1.0000, of SPSA N=1" in found
+    assert "the best ensemble minus the best monolith, SOMA N=2" in found
+    assert "minus the best monolith" not in size_finding(plan, sizes.assign(loss=lowest), compared.head(0))
     errors = {("fp32", 1e-3): 1e-4, ("fp32", 1e-5): 1e-3, ("tf32", 1e-3): 1e-4, ("tf32", 1e-5): 2.0}
     precision = pd.DataFrame([(*key, error, "trained", "r") for key, error in errors.items()])
     precision.columns = pd.Index(["precision", "eps", "error", "weights", "run"])
@@ -246,7 +259,8 @@ def test_arms_are_called_by_their_labels():
 
 
 def test_intervals_over_runs_and_of_small_differences():
-    assert over_runs([2.0, 4.0], 1, "a b").text == "3.0 ± 12.7"
+    assert over_runs([2.0, 4.0], 1, "a b").text == "2.8 [0.0, 231.2]"
+    assert over_runs([0.0, 4.0], 1, "a b").text == "2.0"
     assert over_runs([2.0], 1, "a").text == "2.0"
     assert over_runs([], 1, "").status == "not run"
     late = Difference("late", -0.000018, -0.000025, -0.000012, float("nan"), float("nan"), 1, "r", interpolated=True)
@@ -307,5 +321,5 @@ def test_the_report_has_a_place_of_its_own_for_every_product(workflow):
     sections = [f"{i} {name}" for i, name in enumerate(SECTIONS, 1)]
     assert sorted({section for section, _ in places}) == sections
     ordered = [label for section, label in sorted(places) if section.endswith("Equal size and budget")]
-    assert ordered == ["01 Figure 1", "02 Table 4", "03 Table 9"]
+    assert ordered == ["01 Figure 1", "02 Table 4", "03 Documents (table)", "04 Table 9"]
     assert all(product.caption.endswith((".", "?")) for product in PRODUCTS)

@@ -16,7 +16,7 @@ from soma.forward.cpu import CpuEngine, available
 FOLDER = Path(__file__).parent / "golden"
 TABLES = (
     *("table1", "table2", "table4", "table5", "table6", "table7", "table9", "table10", "table11"),
-    *("ablation", "clusters", "estimators", "populations", "precision", "sizes"),
+    *("ablation", "clusters", "estimators", "precision", "rates", "rates-of-arms", "sizes"),
 )
 """Tables without times of a machine."""
 

@@ -35,7 +35,7 @@ def test_a_clone_of_the_whole_campaign_has_nothing_to_do(toy, tmp_path):
     numbers = json.loads(clone.dvc("metrics", "show", "--json"))[""]["data"]["results/toy/metrics.json"]["data"]
     assert {"soma-n2", "spsa-n1-p8"} <= numbers["test loss"].keys() & numbers["external loss"].keys()
     assert sum(numbers["verdicts"].values()) == len(numbers["claims"]) == 16
-    assert numbers["differences"]["C1"]["SOMA minus spsa-n1-p8"].keys() >= {"mean", "low", "high"}
+    assert numbers["differences"]["C1a"]["SOMA minus spsa-n1-p8"].keys() >= {"mean", "low", "high"}
     clone.dvc("plots", "show")
     page = (clone.folder / "dvc_plots/index.html").read_text()
     assert "Test loss against arithmetic operations" in page

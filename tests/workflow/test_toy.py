@@ -56,7 +56,7 @@ def test_every_row_of_table_4_is_measured_beside_the_papers(toy):
     rows = table(toy, "table4")
     losses = {r["row"]: r for r in rows if r["column"] == "test loss"}
     measured = [r for r in losses.values() if r["status"] == "measured"]
-    assert len(measured) == len(losses) == 6
+    assert len(measured) == len(losses) == 9  # six arms and three n-gram models
     for r in measured:
         assert 1.5 < float(r["low"]) <= float(r["value"]) <= float(r["high"]) < 3.5
     paper = {r["text"] for r in rows if r["column"] == "test loss (paper)"}
@@ -68,7 +68,7 @@ def test_no_claim_is_called_reproduced_at_toy_size(toy):
     names = {r["row"]: r["text"] for r in rows if r["column"] == "claim" and r["text"]}
     verdicts = {names[r["row"]]: r["text"] for r in rows if r["column"] == "verdict" and r["row"] in names}
     assert list(verdicts) == [claim.name for claim in CLAIMS]
-    assert verdicts["C1"] == verdicts["C2"] == verdicts["C9"] == "not testable at this scale"
+    assert verdicts["C1a"] == verdicts["C2b"] == verdicts["C9"] == "not testable at this scale"
     assert verdicts["C16"] == "inconclusive"  # by one seed, however large the difference
     assert set(verdicts.values()) == {"inconclusive", "not testable at this scale"}
 
@@ -219,7 +219,7 @@ def test_status_says_what_is_done(toy):
     assert {tuple(row[-2:]) for row in counts} == {("0", "0")}
 
 
-AGAIN = ("table5", "table11", "populations")
+AGAIN = ("table5", "table11", "rates")
 """Tables that are made a second time: of seed runs, SPSA, backpropagation, continuations and EGGROLL, and intervals."""
 
 
@@ -294,10 +294,10 @@ CPP, KERNELS, CATALOGUE = (
 SPSA, FIGURE = "src/soma/estimators/spsa.py", "src/soma/report/figures/gradients.py"
 COUNTED = remade("costs") | {"summarise_costs": 1}
 # Searches have an interval over seeds alone.
-RESAMPLED = remade(*(SUMMARIES.keys() - {"tuning", "populations"}))
-OF_RUNS = remade("costs", "tuning-test", *MEASUREMENTS, losses=EVALUATED - {"populations"}) | {
+RESAMPLED = remade(*(SUMMARIES.keys() - {"tuning", "rates", "rates-of-arms"}))
+OF_RUNS = remade("costs", "tuning-test", *MEASUREMENTS, losses=EVALUATED - {"rates"}) | {
     "summarise_costs": 1,
-    "measure": 7,
+    "measure": 8,
 }
 OF_RUNS |= {"evaluate": 23, "choose": 1, "evaluate_chosen": 1}
 ESTIMATED = OF_RUNS | {
@@ -359,20 +359,20 @@ def test_a_table_of_ones_own_is_two_functions_and_two_entries(toy, tmp_path):
     rows, table, summary_entry, table_entry = blocks("extending.md", "python")[1:5]
     copy = Project.copy_of(toy, tmp_path / "copy")
     source = copy.folder / "src/soma"
-    (source / "analysis/documents.py").write_text(rows)
-    (source / "report/tables/documents.py").write_text(table)
+    (source / "analysis/hardest.py").write_text(rows)
+    (source / "report/tables/hardest.py").write_text(table)
     catalogue = (source / "catalogue.py").read_text()
     for after, entry in (("_SUMMARIES = (\n", summary_entry), ('    "Ablations": (\n', table_entry)):
         assert catalogue.count(after) == 1
         catalogue = catalogue.replace(after, f"{after}{entry.strip()},\n")
     (source / "catalogue.py").write_text(catalogue)
     assert copy.planned() == {"summarise": 1, "table": 1, "summary": 1}
-    copy.snakemake("results/toy/tables/documents-won.md", "results/toy/README.md")
-    cells = {(r["row"], r["column"]): r for r in csv_rows(copy.folder / "results/toy/tables/documents-won.csv")}
-    won = cells["0", "documents won by SOMA (%)"]
-    assert 0 <= float(won["value"]) <= 100
-    assert won["status"] == "measured"
-    assert "[Documents won](tables/documents-won.md)" in (copy.folder / "results/toy/README.md").read_text()
+    copy.snakemake("results/toy/tables/hardest.md", "results/toy/README.md")
+    cells = {(r["row"], r["column"]): r for r in csv_rows(copy.folder / "results/toy/tables/hardest.csv")}
+    loss = cells["0", "highest loss of a document"]
+    assert 1 < float(loss["value"]) < 8
+    assert loss["status"] == "measured"
+    assert "[Hardest documents](tables/hardest.md)" in (copy.folder / "results/toy/README.md").read_text()
 
 
 def test_a_killed_training_job_ends_with_the_same_bytes(toy, tmp_path):

@@ -49,6 +49,29 @@ rule evaluate:
         " --runs {RUNS} --routing {ROUTING} --compute {params.compute} --threads {threads} --output {output}"
 
 
+# Reference lines, which cost nothing to train: n-gram models of the same training text, on the same scored bytes.
+rule evaluate_ngrams:
+    input:
+        train=f"{CORPUS}/train",
+        validation=f"{SETS}/validation.parquet",
+        test=f"{SETS}/test.parquet",
+        external=f"{SETS}/external.parquet",
+    output:
+        f"{ROWS}/ngram-losses.parquet",
+    log:
+        f"{LOGS}/evaluate-ngrams.log",
+    resources:
+        mem_mb=2000,
+        runtime=240,
+    params:
+        code=code("evaluate-ngrams"),
+    message:
+        "Evaluating n-gram models of the training text"
+    shell:
+        "{SOMA} evaluate-ngrams --log {log} --train {input.train} --validation {input.validation} --test {input.test}"
+        " --external {input.external} --output {output}"
+
+
 rule measure:
     input:
         train=f"{CORPUS}/train",

@@ -70,11 +70,21 @@ def seed_interval(values: NDArray[np.float64]) -> Interval | None:
 
 
 def over_runs(values: Sequence[float] | pd.Series) -> tuple[float, Interval | None] | None:
-    """Return the mean over runs with its Student-t 95 % interval, which a single run lacks; None if a run has none."""
+    """Return the geometric mean over runs of a positive quantity, such as a time, with its 95 % interval.
+
+    The Student-t interval is that of the mean logarithm, so its ends are positive too. A single run has no interval,
+    nor have runs of which one has the value 0, whose arithmetic mean is returned. None if a run has no value.
+    """
     per_run = np.asarray(values, dtype=np.float64)
     if not len(per_run) or np.isnan(per_run).any():
         return None
-    return float(per_run.mean()), seed_interval(per_run)
+    if (per_run <= 0).any():
+        return float(per_run.mean()), None
+    interval = seed_interval(np.log(per_run))
+    if interval is None:
+        return float(per_run[0]), None
+    mean, low, high = (float(np.exp(end)) for end in (interval.mean, interval.low, interval.high))
+    return mean, Interval(mean, low, high)
 
 
 def interval_columns(value: str, interval: Interval, over_seeds: Interval | None) -> dict[str, Any]:

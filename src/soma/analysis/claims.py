@@ -7,14 +7,15 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from soma.analysis.functions import function
-from soma.analysis.verdict import Difference, Verdict, judge, simultaneous
-from soma.catalogue import CLAIMS
+from soma.analysis.rates import reasons
+from soma.analysis.verdict import LOSS, Difference, Verdict, judge, simultaneous
+from soma.catalogue import CLAIMS, RATES
 from soma.plan import Plan
 
 Rows = Callable[[str], pd.DataFrame]
@@ -30,13 +31,62 @@ class Judged:
     """With intervals that hold together (`verdict.simultaneous`)."""
     verdict: Verdict
     reason: str
+    superseded: str = ""
+    """Why the verdict does not stand, although it is what the rule gives for these rows; empty if it stands."""
+
+    @property
+    def status(self) -> str:
+        """The verdict, marked if it does not stand."""
+        return f"{self.verdict}, superseded" if self.superseded else self.verdict
+
+
+COUNTED: tuple[Verdict, ...] = (
+    "reproduced",
+    "not reproduced",
+    "inconclusive",
+    "not testable at this scale",
+    "not run",
+)
+"""Verdicts in the order of their counts."""
+
+
+def counted(judged_claims: Sequence[Judged]) -> str:
+    """Count the verdicts, as in `3 reproduced (1 of them by theory alone), 1 inconclusive`."""
+    words = []
+    for name in COUNTED:
+        own = [judged for judged in judged_claims if judged.verdict == name]
+        theory = sum(all(d.theory for d in judged.differences) for judged in own if judged.differences)
+        words += [f"{len(own)} {name}" + (f" ({theory} of them by theory alone)" if theory else "")] if own else []
+    superseded = sum(bool(judged.superseded) for judged in judged_claims)
+    return ", ".join(words) + (
+        f"; {superseded} of these {'is' if superseded == 1 else 'are'} superseded" if superseded else ""
+    )
 
 
 def verdicts(plan: Plan, rows: Rows) -> list[Judged]:
     """Judge every claim of the catalogue."""
-    judged = []
+    judged, chosen = [], reasons(rows(RATES))
     for claim in CLAIMS:
         evidence = function("soma.analysis", claim.function)
         differences = simultaneous(evidence(plan, *(rows(name) for name in claim.reads)))
-        judged.append(Judged(claim.name, differences, *judge(differences, plan.config.untestable.get(claim.name))))
+        verdict, reason = judge(differences, plan.config.untestable.get(claim.name))
+        superseded = _superseded(plan, differences, chosen) if verdict in _MEASURED else ""
+        judged.append(Judged(claim.name, differences, verdict, reason, superseded))
     return judged
+
+
+_MEASURED = ("reproduced", "not reproduced", "inconclusive")
+
+
+def _superseded(plan: Plan, differences: Sequence[Difference], chosen: Mapping[str, str]) -> str:
+    """Name the compared arms whose rates no search of the campaign chose as `analysis.rates` asks.
+
+    Only losses of trained models depend on it: a variance or an error is measured at whatever weights there are.
+
+    Args:
+        chosen: result of `rates.reasons`.
+    """
+    arm_of = {run.id: arm for arm, runs in plan.arm_runs.items() for run in runs if arm in chosen}
+    losses = [d for d in differences if d.unit == LOSS and not d.theory]
+    arms = dict.fromkeys(arm_of[run] for d in losses for run in d.run.split() if run in arm_of)
+    return "; ".join(f"{arm} ({chosen[arm]})" for arm in arms)

@@ -60,11 +60,22 @@ def shared_seeds(plan: Plan, *arms: str) -> list[int]:
 
 def contrast(plan: Plan, scores: Scores, ours: Side, theirs: Side) -> dict[str, Any]:
     """Compute our loss minus theirs over the seeds that both have."""
-    seeds = shared_seeds(plan, ours.arm, theirs.arm)
-    keys = [[side.key(plan, run) for run in _runs(plan, side.arm, seeds)] for side in (ours, theirs)]
+    keys = _shared_keys(plan, ours, theirs)
     (ours_mean, ours_draws), (theirs_mean, theirs_draws) = (scores.loss(k) for k in keys)
     runs = list(dict.fromkeys(key[0] for side in keys for key in side))
     return difference_row(ours_mean - theirs_mean, ours_draws - theirs_draws) | {"run": " ".join(runs)}
+
+
+def documents_won(plan: Plan, scores: Scores, ours: Side, theirs: Side) -> int:
+    """Count the documents on which our loss is the lower one in every seed that both have."""
+    ours_nats, theirs_nats = (scores.by_document(keys) for keys in _shared_keys(plan, ours, theirs))
+    return int((ours_nats < theirs_nats).all(axis=1).sum())
+
+
+def _shared_keys(plan: Plan, *sides: Side) -> list[list[Key]]:
+    """Return the keys of each side, for the seeds that all have."""
+    seeds = shared_seeds(plan, *(side.arm for side in sides))
+    return [[side.key(plan, run) for run in _runs(plan, side.arm, seeds)] for side in sides]
 
 
 def difference_row(

@@ -1,8 +1,8 @@
 """Controls that the paper did not run, for other explanations of the comparison at equal total size.
 
 B1: random shards. B2: a monolith of a single expert's size at the same operations. B3: averaged iterates. B4: the
-nearest expert alone. B5: the cost of the seed run and the preprocessing included. (B6 is the precision of the finite
-difference; B7 is the size curve, drawn from the losses computed here.)
+nearest expert alone. B5: the cost of the seed run and the preprocessing included. B7: monoliths of other sizes; the
+size curve is drawn from the losses computed here. (B6 is the precision of the finite difference.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ def differences(plan: Plan, rows: pd.DataFrame, costs: pd.DataFrame) -> pd.DataF
 
     compare("B1", Side(soma), Side(p.controls.random))
     compare("B1", Side(p.controls.random), Side(monolith))
-    compare("B2", Side(soma), Side(p.controls.single))
+    ensembles = [arm for arm in p.fixed_size.arms if plan.arms[arm].method == "spsa" and plan.arms[arm].experts > 1]
+    pairs = [(ours, theirs) for ours in ensembles for theirs in p.controls.sizes]
+    same_width = [pair for pair in pairs if len({plan.arms[arm].width for arm in pair}) == 1]
+    for ours, theirs in same_width:
+        compare("B2", Side(ours), Side(theirs))
     for other in p.fixed_size.against:
         words = (", averaged iterate",) * 2
         compare("B3", Side(soma, iterate="average"), Side(other, iterate="average"), words)
@@ -52,6 +56,8 @@ def differences(plan: Plan, rows: pd.DataFrame, costs: pd.DataFrame) -> pd.DataF
     }
     for name, cost in charged.items():
         add("B5", f"{soma}, equal {name}", monolith, at_equal_cost(plan, scores, Side(soma), Side(monolith), cost))
+    for ours, theirs in (pair for pair in pairs if pair not in same_width):
+        compare("B7", Side(ours), Side(theirs))
     return pd.DataFrame(out)
 
 

@@ -106,9 +106,9 @@ def processor_shares(costs: pd.DataFrame) -> pd.Series:
     return costs.groupby("run")["processor_share"].first()
 
 
-def device_seconds(costs: pd.DataFrame) -> pd.Series:
-    """Return aggregate device time by arm and update, averaged over the runs of an arm."""
-    return costs[costs["quantity"] == "aggregate device time"].groupby(["arm", "update"])["value"].mean()
+def seconds_of_arms(costs: pd.DataFrame, quantity: str) -> pd.Series:
+    """Return a time, such as `aggregate device time`, by arm and update, averaged over the runs of an arm."""
+    return costs[costs["quantity"] == quantity].groupby(["arm", "update"])["value"].mean()
 
 
 def campaign_totals(plan: Plan, costs: pd.DataFrame) -> dict[str, float]:

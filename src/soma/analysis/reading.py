@@ -12,7 +12,7 @@ from soma import layout
 from soma.analysis.claims import verdicts
 from soma.catalogue import Facts, Histories, Losses, Read, Verdicts
 from soma.config.campaign import Config
-from soma.evaluation.rows import KEYS
+from soma.evaluation.rows import COLUMNS, KEYS
 from soma.files.atomic import read_json
 from soma.plan import Plan, make_plan
 
@@ -38,6 +38,7 @@ def _load(read: Read, plan: Plan, results: Path) -> Any:
             return pd.read_parquet(results / layout.rows(read))
         case Losses():
             frames = [pd.read_parquet(results / file) for file in layout.losses(read, plan)]
+            frames = frames or [pd.DataFrame(columns=list(COLUMNS))]  # a product may have no arms
             # A run shared by two groups was evaluated in both.
             return pd.concat(frames, ignore_index=True).drop_duplicates(list(KEYS))
         case Histories():

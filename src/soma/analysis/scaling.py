@@ -103,31 +103,36 @@ def differences(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def crossings(plan: Plan, swept: pd.DataFrame) -> pd.DataFrame:
-    """Compute each allocation's cost until it reaches a loss that all reach: the worst of their lowest losses.
+    """Compute each allocation's cost until it reaches the target loss, `products.sweep.target`.
 
-    The loss is linear between milestones, and the first crossing counts. For an allocation already below the target at
-    its first milestone, the cost there is an upper bound (`bound`).
+    Without a configured target it is the median of the allocations' lowest losses (of an even number, the higher of the
+    two in the middle), so that at least half reach it and it is far from the start. The loss is linear between
+    milestones, and the first crossing counts. For an allocation already below the target at its first milestone, the
+    cost there is an upper bound (`bound`). One that never reaches it has no cost (`reached` is false).
 
     Args:
         swept: rows of `curves`.
     """
     arms = swept.drop_duplicates(["run", "update"]).sort_values("update").groupby("arm", sort=False)
-    target = arms["loss"].min().max()
-    out = [
-        {"arm": arm, "target": target, "run": own["run"].iloc[0]} | _crossing(own, float(target)) for arm, own in arms
-    ]
+    lowest = arms["loss"].min()
+    configured = plan.config.products.sweep.target
+    target = float(np.quantile(lowest, 0.5, method="higher")) if configured is None else configured
+    out = [{"arm": arm, "target": target, "run": own["run"].iloc[0]} | _crossing(own, target) for arm, own in arms]
     return pd.DataFrame(out)
 
 
 def _crossing(own: pd.DataFrame, target: float) -> dict[str, Any]:
-    losses = own["loss"].to_numpy()
+    losses, names = own["loss"].to_numpy(), ("operations", "device_seconds", "elapsed_seconds")
+    facts = {"lowest": float(losses.min()), "reached": bool(losses.min() <= target)}
+    if not facts["reached"]:
+        return dict.fromkeys((*names, "first_operations"), float("nan")) | {"bound": False} | facts
     at = int(np.argmax(losses <= target))
     share = 1.0 if at == 0 else float((losses[at - 1] - target) / (losses[at - 1] - losses[at]))
-    spent = {}
-    for name in ("operations", "device_seconds", "elapsed_seconds"):
+    spent = {"first_operations": float(own["operations"].iloc[at])}
+    for name in names:
         values = own[name].to_numpy()
         spent[name] = float(values[at] if at == 0 else values[at - 1] + share * (values[at] - values[at - 1]))
-    return spent | {"bound": at == 0}
+    return spent | {"bound": at == 0} | facts
 
 
 def budgets(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
@@ -244,10 +249,11 @@ def _mean(values: pd.Series, runs: Any, update: int, quantity: str) -> float:
 
 
 def allocation(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """Compute the final test loss of every continuation, and the loss of the first minus its own.
+    """Compute the final test loss of every continuation, and its difference from every other.
 
     Returns:
-        One row per arm; `difference` and its intervals are missing for the first.
+        One row per continuation with its own loss (`loss`, `loss_low` ...), where `arm` is `other` and `difference` is
+        missing, then one row per pair with `difference`, the loss of `arm` minus that of `other`, and its intervals.
     """
     arms = plan.config.products.allocation.arms
     scores = scores_of(plan, rows)
@@ -256,12 +262,15 @@ def allocation(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
         run = plan.arm_runs[arm][0]
         s = run.settings
         row = {
+            "other": arm,
             "n_pert": s.n_pert,
             "batch": s.batch * s.accumulation,
             "updates": run.updates,
             "operations": float(run.operations(run.updates)),
         }
-        out.append(row | against(plan, scores, arms[0], arm))
+        out.append(row | against(plan, scores, arm, arm))
+    for arm, other in itertools.combinations(arms, 2):
+        out.append({"arm": arm, "other": other} | contrast(plan, scores, Side(arm), Side(other)))
     return pd.DataFrame(out)
 
 
@@ -285,11 +294,11 @@ def equal_work_per_expert(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
 
 
 def equal_continuations(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
-    """Return what C14 claims: losses closer to the first's than the margin."""
+    """Return what C14 claims: for every pair, losses that are no further apart than the margin, the paper's spread."""
     margin = plan.config.products.allocation.margin
     out = []
     for row in rows[rows["difference"].notna()].itertuples():
-        name = f"distance of {rows['arm'].iloc[0]} and {row.arm}, less {margin:g}"
+        name = f"distance of {row.arm} and {row.other}, less {margin:.5f}"
         (low, high), (seed_low, seed_high) = (_distance(row, prefix, margin) for prefix in ("", "seed_"))
         mean = abs(row.difference) - margin
         out.append(Difference(name, mean, low, high, seed_low, seed_high, int(row.seeds), row.run))

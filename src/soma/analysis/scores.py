@@ -35,7 +35,7 @@ class Scores:
         weights = rows.groupby("document")["bytes"].first().loc[table.index].to_numpy(np.float64)
         if table.isna().any(axis=None):
             raise SomaError("the runs were not evaluated on the same documents; run the evaluate rule again for all.")
-        nats = table.to_numpy()
+        self._nats = nats = table.to_numpy()
         self.documents, self.bytes = len(table), int(weights.sum())
         self._column: dict[Any, int] = {key: i for i, key in enumerate(table.columns)}
         self._means = nats.sum(axis=0) / weights.sum()
@@ -45,6 +45,10 @@ class Scores:
         """Return losses [len(keys)] and draws [R, len(keys)]."""
         columns = [self._column[key] for key in keys]
         return self._means[columns], self._draws[:, columns]
+
+    def by_document(self, keys: Sequence[Key]) -> NDArray[np.float64]:
+        """Return nats summed over each document, [n, len(keys)]."""
+        return self._nats[:, [self._column[key] for key in keys]]
 
     def at_budget(
         self, run: str, updates: Sequence[int], operations: Sequence[float], budget: float, iterate: str, k: int

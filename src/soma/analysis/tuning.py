@@ -6,14 +6,13 @@ failure of its setting, which is then not chosen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from soma.analysis.bootstrap import seed_interval
-from soma.analysis.choice import final_loss, lowest, mean_loss
+from soma.analysis.choice import loss_at, lowest, mark_chosen, mean_loss, outcome
 from soma.analysis.contrasts import (
     Side,
     difference_row,
@@ -40,56 +39,45 @@ def search(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
         candidates: list[dict[str, Any]] = []
         for name, change in tuning.variants(base).items():
             rates = {"lr": change["lr"], "eps": change["eps"]}
-            candidates.append({"base": base, "arm": name, **rates, **_outcome(plan, rows, name)})
-        out += _chosen(candidates, base, tuple(rates))
+            candidates.append({"base": base, "arm": name, **rates, **outcome(plan, rows, name)})
+        lowest([row["loss"] for row in candidates], base)  # the equal search has no result if all settings failed
+        out += mark_chosen(candidates, [{"lr": row["lr"], "eps": row["eps"]} for row in candidates])
     return pd.DataFrame(out)
 
 
-def search_populations(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
-    """Compute the search over EGGROLL's settings, on ensemble validation.
+def search_widths(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
+    """Find the lowest ensemble-validation loss of EGGROLL at each of its other widths (Appendix I).
 
     Returns:
-        One row per setting with its values, the columns of `search`, and `configured`, true for the setting of the
-        comparison's arm.
+        One row per width: its `parameters`, the last update of the runs (`updates`), the milestone with the lowest mean
+        over seeds (`update`) with its `operations`, `loss`, and `seed_low` and `seed_high`, the 95 % interval over
+        seeds.
     """
-    product = plan.config.products.populations
-    configured = plan.arms[product.arm].eggroll if product.arm in plan.arms else None
-    candidates: list[dict[str, Any]] = []
-    for setting, name in zip(product.settings, plan.groups["populations"], strict=True):
-        values = setting.model_dump()
-        own = {key: getattr(configured, key, None) for key in values}
-        row = _outcome(plan, rows, name)
-        updates = plan.arm_runs[name][0].updates
-        candidates.append({"arm": name, **values, "updates": updates, **row, "configured": own == values})
-    return pd.DataFrame(_chosen(candidates, product.arm, tuple(product.settings[0].model_dump())))
-
-
-def _chosen(candidates: list[dict[str, Any]], base: str, axes: Sequence[str]) -> list[dict[str, Any]]:
-    """Add `chosen`, and the axes on which the chosen setting has the smallest or largest value (`edge`)."""
-    best = lowest([row["loss"] for row in candidates], base)
-    tried = {axis: {row[axis] for row in candidates} for axis in axes}
-    ends = [a for a, values in tried.items() if len(values) > 1 and candidates[best][a] in (min(values), max(values))]
-    return [
-        row | {"chosen": i == best, "edge": " and ".join(ends) if i == best else ""} for i, row in enumerate(candidates)
+    out = []
+    for setting, name in zip(plan.config.products.widths.settings, plan.groups["widths"], strict=True):
+        runs = plan.arm_runs[name]
+        losses = {
+            u: np.array([loss_at(rows, run, u, plan.arms[name].active) for run in runs]) for u in runs[0].milestones
+        }
+        best = runs[0].milestones[lowest([mean_loss(values) for values in losses.values()], name)]
+        interval = seed_interval(losses[best])
+        facts = {"width": setting.width, "parameters": runs[0].parameters, "updates": setting.updates, "update": best}
+        ends = {f"seed_{end}": getattr(interval, end) if interval else np.nan for end in ("low", "high")}
+        facts |= {"operations": float(runs[0].operations(best)), "loss": mean_loss(losses[best])} | ends
+        out.append(facts | {"seeds": len(runs), "run": " ".join(run.id for run in runs)})
+    columns = [
+        "width",
+        "parameters",
+        "updates",
+        "update",
+        "operations",
+        "loss",
+        "seed_low",
+        "seed_high",
+        "seeds",
+        "run",
     ]
-
-
-def _outcome(plan: Plan, rows: pd.DataFrame, arm: str) -> dict[str, Any]:
-    """Compute the loss of a setting over its seeds; a run that ends without a finite loss is a failure."""
-    runs = plan.arm_runs[arm]
-    losses = np.array([final_loss(rows, run, plan.arms[arm].active) for run in runs])
-    finite = np.isfinite(losses)
-    whole = bool(finite.all())
-    interval = seed_interval(losses) if whole else None
-    return {
-        "loss": mean_loss(losses),
-        "sd": float(losses.std(ddof=1)) if whole and len(losses) > 1 else float("nan"),
-        "seed_low": interval.low if interval else float("nan"),
-        "seed_high": interval.high if interval else float("nan"),
-        "seeds": len(losses),
-        "failed": int((~finite).sum()),
-        "run": " ".join(run.id for run in runs),
-    }
+    return pd.DataFrame(out, columns=columns)
 
 
 def compare(plan: Plan, searched: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
@@ -99,7 +87,7 @@ def compare(plan: Plan, searched: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFr
         rows: per-document losses of the chosen runs on the test set.
 
     Returns:
-        `soma`, `spsa`, and `difference`, SPSA minus SOMA, with its interval over documents and, in the last row, over
+        `soma`, `spsa`, and `difference`, SOMA minus SPSA, with its interval over documents and, in the last row, over
         seeds.
     """
     tuning = plan.config.products.tuning
@@ -114,14 +102,14 @@ def compare(plan: Plan, searched: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFr
     for seed, which in [*zip(tuning.seeds, every[:, None], strict=True), (None, every)]:
         ids = {f"{name}_run": " ".join(of_arm[i].id for i in which) for name, of_arm in runs.items()}
         row = {"seed": seed, "soma": soma[which].mean(), "spsa": spsa[which].mean(), **ids}
-        out.append(row | difference_row((spsa - soma)[which], (spsa_draws - soma_draws)[:, which]))
+        out.append(row | difference_row((soma - spsa)[which], (soma_draws - spsa_draws)[:, which]))
     return pd.DataFrame(out).assign(run=lambda table: table["spsa_run"] + " " + table["soma_run"])
 
 
 def equally_tuned(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
     """Return what C3 claims: SOMA better than SPSA with equally tuned rates."""
     (row,) = rows[rows["seed"].isna()].itertuples()
-    ends = (-row.difference, -row.high, -row.low, -row.seed_high, -row.seed_low)  # the rows hold SPSA minus SOMA
+    ends = (row.difference, row.low, row.high, row.seed_low, row.seed_high)
     return [Difference("SOMA minus SPSA, equally tuned", *ends, int(row.seeds), row.run)]
 
 

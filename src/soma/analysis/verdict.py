@@ -29,6 +29,10 @@ RULE = (
 )
 
 
+LOSS = "nats per byte"
+"""Unit of a difference of losses."""
+
+
 @dataclass(frozen=True)
 class Difference:
     """A measured difference; the claim says that it is negative."""
@@ -43,7 +47,7 @@ class Difference:
     seeds: int
     run: str = ""
     """The runs that were measured."""
-    unit: str = "nats per byte"
+    unit: str = LOSS
     interpolated: bool = False
     """True if one of the losses lies between two milestones."""
     theory: bool = False
@@ -65,14 +69,15 @@ def difference_of(row: Any, name: str = "") -> Difference:
 
 
 def difference_over_seeds(
-    name: str, values: Sequence[float] | NDArray[np.float64], runs: Iterable[str], unit: str
+    name: str, values: Sequence[float] | NDArray[np.float64], runs: Iterable[str], unit: str, theory: bool = False
 ) -> Difference:
     """Build a difference without documents, whose only interval is over seeds."""
     per_seed = np.asarray(values, dtype=np.float64)
     interval, nan = seed_interval(per_seed), float("nan")
     ends = (interval.low, interval.high) if interval else (nan, nan)
     mean = float(per_seed.mean())
-    return Difference(name, mean, nan, nan, *ends, len(per_seed), " ".join(dict.fromkeys(runs)), unit)
+    run = " ".join(dict.fromkeys(runs))
+    return Difference(name, mean, nan, nan, *ends, len(per_seed), run, unit, theory=theory)
 
 
 LEVEL = 0.05

@@ -49,6 +49,8 @@ def add_commands(commands: Any) -> None:
             "settings", "windows", "runs", "routing", "output")  # fmt: skip
     c.add_argument("--role", choices=_ROLES, required=True)
     _compute_options(c)
+    add("evaluate-ngrams", "Measure the losses of n-gram models of the training text on every document of every set",
+        "train", "validation", "test", "external", "output")  # fmt: skip
     add("choose", "Name the runs of the best setting of the search", "settings", "validation", "output")
     c = add("measure", "Take one measurement at saved checkpoints", "settings", "results", "output")
     c.add_argument("--name", required=True)

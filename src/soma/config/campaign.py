@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -87,7 +88,9 @@ class Config(Model):
     """Named runs; each merges training < recipe < its own keys."""
     products: Products
     """Arms shown in each table and figure."""
-    untestable: dict[Annotated[str, Field(pattern="^C[0-9]+$")], str] = Field(default_factory=dict)
+    rates_given: str = ""
+    """Where the rates of all arms come from, if not from the searches of this campaign; empty: from these."""
+    untestable: dict[Annotated[str, Field(pattern="^C[0-9]+[ab]?$")], str] = Field(default_factory=dict)
     """Claims that this campaign is too small to test, each with the reason printed on the claims page."""
 
     @model_validator(mode="after")
@@ -95,7 +98,7 @@ class Config(Model):
         if self.seed_run.updates is None:
             raise ValueError("seed_run.updates is missing: give the seed run's budget in updates")
         for name in (*self.products.arms, *self.products.bases):
-            if name not in self.arms:
+            if name not in self.arms and name not in self._swept_in_active():
                 raise ValueError(f"products names the arm `{name}`, which `arms` does not define")
         if self.arms[self.products.precision.arm].head != "local":
             raise ValueError(
@@ -108,6 +111,31 @@ class Config(Model):
             if run.crop > self.data.window:
                 raise ValueError(f"{name}: crop ({run.crop} bytes) must not exceed data.window ({self.data.window})")
         return self
+
+    @cached_property
+    def searched(self) -> dict[str, Arm]:
+        """Arms that the searches of `products.rates` derive, by name."""
+        out: dict[str, Arm] = {}
+        for where, search in self.products.rates.items():
+            for name, change in search.variants.items():
+                try:
+                    out[name] = Arm.model_validate(merge(self.arms[search.arm].model_dump(), change))
+                except ValidationError as error:
+                    raise ValueError(f"products.rates.{where}: {_sentence(error.errors()[0])}") from None
+        return out
+
+    @cached_property
+    def swept(self) -> dict[str, Arm]:
+        """Arms that the sweep derives, by name."""
+        sweep = self.products.sweep
+        base = self.arms[sweep.arm]
+        return {name: base.model_copy(update=change) for name, change in sweep.variants(base).items()}
+
+    def _swept_in_active(self) -> set[str]:
+        """Return the derived arms of the sweep that Figure 16 shows, and no other product."""
+        p = self.products
+        others = {arm for name, product in p if name != "active" for arm in getattr(product, "arms", ())}
+        return (self.swept.keys() & {*p.active.arms}) - others if p.sweep.arm in self.arms else set()
 
     def _check_start(self, name: str, arm: Arm) -> None:
         """Check that an arm which continues another can take over its weights."""
@@ -135,9 +163,21 @@ class Config(Model):
         for name in p.inference.arms:
             if name not in p.fixed_size.arms:
                 raise ValueError(f"products.inference.arms names `{name}`, which is not among products.fixed_size")
-        if self.arms[p.populations.arm].method != "eggroll":
-            raise ValueError(f"products.populations.arm is `{p.populations.arm}`, which is not an `eggroll` arm")
-        if self.arms[p.active.pairs].experts < 3:
+        served = [(f"rates.{name}", arm) for name, search in p.rates.items() for arm in search.serves]
+        for where, name in served + [("tuning", arm) for arms in p.tuning.serves.values() for arm in arms]:
+            if name not in self.arms:
+                raise ValueError(f"products.{where}.serves names the arm `{name}`, which `arms` does not define")
+        names = [name for search in p.rates.values() for name in search.variants]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"products.rates runs the setting `{name}` twice")
+        _ = self.searched  # every setting must make a valid arm
+        for name in p.walk.arms:
+            if self.arms[name].method != "eggroll":
+                raise ValueError(f"products.walk.arms names `{name}`, which is not an `eggroll` arm")
+        if self.arms[p.widths.arm].method != "eggroll":
+            raise ValueError(f"products.widths.arm is `{p.widths.arm}`, which is not an `eggroll` arm")
+        if (self.arms | self.swept)[p.active.pairs].experts < 3:
             raise ValueError(f"products.active.pairs is `{p.active.pairs}`, which has fewer than three experts")
         for batch in p.sweep.batch:
             base = self.arms[p.sweep.arm].batch
@@ -188,6 +228,8 @@ def resolve(raw: Mapping[str, Any], where: str = "configuration") -> Config:
         if isinstance(raw.get("seed_run"), Mapping):
             raw["seed_run"] = merge(training, raw["seed_run"])
     raw["recipes"], raw["arms"] = recipes, arms
+    if isinstance(products := raw.get("products"), Mapping) and isinstance(rates := products.get("rates"), Mapping):
+        raw["products"] = {**products, "rates": {k: v for k, v in rates.items() if v is not None}}
     raw["untestable"] = {k: v for k, v in (raw.get("untestable") or {}).items() if v is not None}
     try:
         return Config.model_validate(raw)

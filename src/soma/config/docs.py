@@ -50,8 +50,10 @@ _SECTIONS: tuple[tuple[str, Any], ...] = (
     ("`training.eggroll`", training.Eggroll),
     ("`seed_run`: as `training`, and", campaign.SeedRun),
     ("`arms.*`: as `training`, and", campaign.Arm),
-    *((f"`products.{name}`", info.annotation) for name, info in products.Products.model_fields.items()),
-    ("`products.populations.settings`", products.Population),
+    *(
+        (f"`products.{name}`", products.Search if name == "rates" else info.annotation)
+        for name, info in products.Products.model_fields.items()
+    ),
 )
 
 

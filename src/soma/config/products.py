@@ -6,6 +6,7 @@ one by changing a setting, so that a grid need not be written out.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
@@ -19,7 +20,7 @@ PositiveNumber = Annotated[float, Field(gt=0)]
 
 
 class FixedSize(Model):
-    """Figure 1, Tables 2, 3, 4 and 9, claims C1 and C2: arms of equal total size."""
+    """Figure 1, Tables 2, 3, 4 and 9, claims C1a to C2b: arms of equal total size."""
 
     soma: str
     """The arm that the claim is about."""
@@ -39,15 +40,7 @@ class Controls(Model):
     random: str
     """The claim's arm on random shards (B1)."""
     sizes: Arms
-    """Monoliths at the same number of operations, from small to large; one has a single expert's size (B2, B7)."""
-    single: str
-    """The arm among `sizes` with the size of a single expert of the claim's arm (B2)."""
-
-    @model_validator(mode="after")
-    def _listed(self) -> Controls:
-        if self.single not in self.sizes:
-            raise ValueError(f"single is `{self.single}`, which is not one of sizes")
-        return self
+    """Monoliths at the same number of operations, from small to large (B7); those as wide as an expert serve B2."""
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -78,6 +71,14 @@ class Tuning(Model):
     """Pairs of lr and eps, each run with every seed and the arm's own budget."""
     seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=2)]
     """Seeds of every setting."""
+    serves: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Arms that have the lr and eps chosen for `soma` or `spsa`; the summary `rates-of-arms` checks it."""
+
+    @model_validator(mode="after")
+    def _serves_for_its_arms(self) -> Tuning:
+        if unknown := self.serves.keys() - {*self.bases}:
+            raise ValueError(f"serves names `{min(unknown)}`, which is neither soma nor spsa")
+        return self
 
     @property
     def bases(self) -> tuple[str, ...]:
@@ -85,35 +86,100 @@ class Tuning(Model):
 
     def variants(self, base: str) -> dict[str, dict[str, Any]]:
         """Return the names of the arms derived from a base arm, and the changes in each."""
-        return {f"{base}-lr{lr:g}-eps{eps:g}": {"lr": lr, "eps": eps, "seeds": self.seeds} for lr, eps in self.settings}
+        settings = [{"lr": lr, "eps": eps} for lr, eps in self.settings]
+        return {variant(base, setting): {**setting, "seeds": self.seeds} for setting in settings}
 
 
-class Population(Model):
-    """One candidate in the search over EGGROLL's settings."""
+class Search(Model):
+    """Beyond the paper, by name: a search for settings of arms on ensemble validation, copied here when chosen.
 
-    population: Annotated[int, Field(ge=2)]
-    """As in `training.eggroll`."""
-    streams: Positive
-    """As in `training.eggroll`."""
-    tokens: Positive
-    """As in `training.eggroll`."""
-    alpha: Annotated[float, Field(gt=0, le=1)]
-    """As in `training.eggroll`."""
-    step: PositiveNumber
-    """As in `training.eggroll`."""
-
-
-class Populations(Model):
-    """Beyond the paper: the search for EGGROLL's settings at this size, on ensemble validation."""
+    Every setting is a mapping of keys of an arm, such as `{lr: 2.5e-3}` or `{eggroll: {population: 256, alpha: 0.3}}`.
+    """
 
     arm: str
-    """The `eggroll` arm of the comparison; the search uses its model and the operations below."""
-    settings: Annotated[tuple[Population, ...], Field(min_length=1)]
-    """Candidate settings, each run with every seed."""
+    """Arm whose settings are changed; it need not be an arm of another product."""
+    serves: Arms
+    """Arms that must have the chosen values; the summary `rates-of-arms` says which do not."""
+    settings: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
+    """Candidates, each run with every seed; all state the same keys."""
     operations: PositiveNumber
     """Budget of every run."""
     seeds: Seeds = (0,)
     """Seeds of every setting."""
+
+    @model_validator(mode="after")
+    def _alike(self) -> Search:
+        keys = [flat(setting).keys() for setting in self.settings]
+        if any(other != keys[0] for other in keys):
+            raise ValueError("every setting must state the same keys")
+        if len(self.variants) != len(self.settings):
+            raise ValueError("a setting is stated twice")
+        if taken := keys[0] & {"updates", "operations", "seeds", "milestones"}:
+            raise ValueError(f"a setting must not state `{min(taken)}`, which is the same for all settings")
+        return self
+
+    @property
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """Return the names of the derived arms, and the changes in each."""
+        fixed = {"operations": self.operations, "updates": None, "milestones": (1.0,), "seeds": self.seeds}
+        return {variant(self.arm, flat(setting)): {**setting, **fixed} for setting in self.settings}
+
+
+_SHORT = {
+    "population": "p",
+    "alpha": "a",
+    "step": "s",
+    "tokens": "t",
+    "alpha_halved_at": "ah",
+    "step_halved_at": "sh",
+    "head_lr": "head",
+}
+"""Short names of the keys that a search changes, for the names of its arms; others stand in full."""
+
+
+def flat(setting: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a setting by their innermost key, `{eggroll: {alpha: 0.3}}` as `{alpha: 0.3}`."""
+    out: dict[str, Any] = {}
+    for key, value in setting.items():
+        out |= flat(value) if isinstance(value, Mapping) else {key: value}
+    return out
+
+
+def variant(base: str, values: Mapping[str, Any]) -> str:
+    """Return the name of an arm derived from `base`, which states every value that is set."""
+    ordered = sorted(values, key=lambda key: [*_SHORT].index(key) if key in _SHORT else -1)
+    texts = {key: f"{values[key]:g}" if isinstance(values[key], float) else str(values[key]) for key in ordered}
+    return "-".join([base, *(f"{_SHORT.get(key, key)}{texts[key]}" for key in ordered if values[key] is not None)])
+
+
+class Width(Model):
+    """Another width of EGGROLL's model, with its budget."""
+
+    width: Positive
+    """Width of the GRU."""
+    updates: Positive
+    """Updates of the run; the milestone with the lowest ensemble-validation loss is shown."""
+
+
+class Widths(Model):
+    """EGGROLL at other widths, each at its lowest ensemble-validation loss (Appendix I)."""
+
+    arm: str
+    """The `eggroll` arm whose width and budget are changed."""
+    settings: tuple[Width, ...] = ()
+    """The other widths; none are trained if there are none."""
+    seeds: Seeds = (0,)
+    """Seeds of every width."""
+
+    @property
+    def variants(self) -> dict[str, dict[str, Any]]:
+        """Return the names of the derived arms and the changes in each."""
+        return {
+            f"{self.arm}-d{s.width}-u{s.updates}": {
+                "width": s.width, "updates": s.updates, "operations": None, "seeds": self.seeds
+            }
+            for s in self.settings
+        }  # fmt: skip
 
 
 class Paired(Model):
@@ -133,9 +199,9 @@ class Allocation(Model):
     """Table 11, claim C14: continuations of one arm at equal operations with different splits of n_pert and batch."""
 
     arms: Annotated[tuple[str, ...], Field(min_length=2)]
-    """The continuations; the first is compared with every other."""
-    margin: PositiveNumber = 0.005
-    """Test losses closer than this (nats per byte) count as equal."""
+    """The continuations, each compared with every other."""
+    margin: PositiveNumber = 0.00006
+    """Test losses closer than this (nats per byte) count as equal; the default is the spread that the paper reports."""
 
 
 class Sweep(Model):
@@ -151,6 +217,8 @@ class Sweep(Model):
     """Sequences per update; above the arm's batch, batches are accumulated, each with its own directions."""
     operations: Annotated[tuple[PositiveNumber, ...], Field(min_length=1)]
     """Budgets of Table 10."""
+    target: PositiveNumber | None = None
+    """Ensemble validation loss (nats per byte) whose cost is compared; by default the median of lowest losses."""
 
     def variants(self, base: Any) -> dict[str, dict[str, Any]]:
         """Return the names of the derived arms and the changes in each; `base` is the arm."""
@@ -238,7 +306,7 @@ class Reference(Model):
     sequences: Positive = 512
     """Sequences in each of the two disjoint reference batches, per expert."""
     settings: Annotated[tuple[tuple[Positive, Positive], ...], Field(min_length=1)]
-    """Pairs of n_pert and B; the arms are compared at the first."""
+    """Pairs of n_pert and B; the arms are compared at the first, and the fewest experts are measured at all."""
     repeats: Annotated[int, Field(ge=2)] = 8
     """Estimates per setting."""
 
@@ -247,7 +315,7 @@ class Active(Model):
     """Figures 16 and 17, claims C10 and C11: how many experts to average, and which pairs are complementary."""
 
     arms: Arms
-    """Arms whose loss is measured for every number of active experts."""
+    """Arms whose loss is measured for every number of active experts; arms that the sweep derives may be among them."""
     pairs: str
     """The arm among them whose pairs of experts are compared; it needs at least three experts."""
 
@@ -269,14 +337,18 @@ class Inference(Model):
     """... and the arm with few."""
     requests: Positive = 256
     """Requests per batch."""
+    requests_of: dict[str, Positive] = Field(default_factory=dict)
+    """Other numbers of requests, by arm."""
     repeats: Positive = 7
     """Timed repeats; the median is reported."""
     warmups: Positive = 2
     """Untimed repeats before them."""
+    device_seconds: PositiveNumber | None = None
+    """Aggregate device time of training at which Figure 15 compares the arms; null: the largest that all have spent."""
 
     @model_validator(mode="after")
     def _listed(self) -> Inference:
-        for name in (self.many, self.few):
+        for name in (self.many, self.few, *self.requests_of):
             if name not in self.arms:
                 raise ValueError(f"`{name}` is not one of arms")
         return self
@@ -308,6 +380,15 @@ class PrecisionOfDifferences(Model):
         return (self.arm,)
 
 
+class Walk(Model):
+    """Beyond the paper: are an `eggroll` arm's weights, and its last updates, more than noise?"""
+
+    arms: Arms
+    """`eggroll` arms; every seed is measured at its end."""
+    updates: Annotated[int, Field(ge=2)] = 32
+    """Updates of the trained weights that are measured and not taken."""
+
+
 class Products(Model):
     fixed_size: FixedSize
     """The comparison at equal total size."""
@@ -317,8 +398,10 @@ class Products(Model):
     """Zeroth-order training against backpropagation."""
     tuning: Tuning
     """The equal search over lr and eps."""
-    populations: Populations
-    """The search for EGGROLL's settings."""
+    rates: dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$")], Search] = Field(default_factory=dict)
+    """Searches for settings of arms, by name; null removes one."""
+    widths: Widths
+    """EGGROLL at other widths."""
     paired: Paired
     """Independent and summed losses compared."""
     allocation: Allocation
@@ -341,6 +424,8 @@ class Products(Model):
     """Estimators at equal operations."""
     precision: PrecisionOfDifferences
     """The precision of the finite difference."""
+    walk: Walk
+    """EGGROLL's weights against a random walk."""
 
     @property
     def arms(self) -> list[str]:
@@ -351,4 +436,4 @@ class Products(Model):
     @property
     def bases(self) -> list[str]:
         """Every arm from which a product derives others."""
-        return [*self.tuning.bases, self.sweep.arm, self.populations.arm]
+        return [*self.tuning.bases, self.sweep.arm, self.widths.arm, *(s.arm for s in self.rates.values())]

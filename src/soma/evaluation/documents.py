@@ -61,7 +61,7 @@ def document_losses(
     frames = []
     for k in active:
         nats = mixture_losses(losses[:, :k]).sum(axis=1)
-        frames.append(_per_document(data, nats).assign(update=update, iterate=iterate, k=k))
+        frames.append(per_document(data, nats).assign(update=update, iterate=iterate, k=k))
     rows = pd.concat(frames, ignore_index=True).assign(run=opened.run.id, set=data.role)
     return rows[list(COLUMNS)]
 
@@ -76,7 +76,7 @@ def _token_losses(opened: Published, engine: Engine, update: int, iterate: Itera
     return lstm_losses(engine, opened.experts(update, iterate))
 
 
-def _per_document(data: EvaluationSet, nats: NDArray[np.float64]) -> pd.DataFrame:
+def per_document(data: EvaluationSet, nats: NDArray[np.float64]) -> pd.DataFrame:
     scored = data.windows.shape[1] - 1 - data.prefix
     frame = pd.DataFrame(
         {

@@ -15,9 +15,9 @@ from soma.measurements.inputs import Inputs
 def measure(at: Inputs) -> pd.DataFrame:
     """Measure one row per run, with its trained weights and its own router."""
     data, product = open_validation(at.results / "sets/validation.parquet"), at.product
-    windows = np.resize(data.windows, (product["requests"], data.windows.shape[1]))
     rows = []
-    for opened, k in zip(at.opened(), at.settings["active"], strict=True):
+    for opened, k, requests in zip(at.opened(), at.settings["active"], at.settings["requests"], strict=True):
+        windows = np.resize(data.windows, (requests, data.windows.shape[1]))
         run, router = opened.run, at.routers.router(opened.run)
         route = None if router is None else PrefixRouter(router)
         ensemble = Ensemble(opened.experts(), route, k, data.prefix, run.window, {}, device=at.compute.device)

@@ -32,12 +32,19 @@ def measure(at: Inputs) -> pd.DataFrame:
     for opened in at.opened():
         run = opened.run
         batches = partial(_batch, at, run)
+        # As in the paper, more directions and sequences are tried on the fewest experts alone.
+        settings = [tuple(setting) for setting in product["settings"]]
+        settings = (
+            settings
+            if run.experts == min(r["run"]["settings"]["experts"] for r in at.settings["runs"])
+            else settings[:1]
+        )
         for update in at.updates(run):
             rows = estimate_errors(
                 at.engine,
                 opened.experts(update),
                 batches,
-                [tuple(setting) for setting in product["settings"]],
+                settings,
                 product["repeats"],
                 product["sequences"],
                 run.settings.eps,
@@ -68,28 +75,30 @@ def estimate_errors(
     eps: float,
     seed: int,
     kind: ProbeKind = "sparse",
-    dtype: torch.dtype = torch.float64,
+    dtype: torch.dtype = torch.float32,
     clock: Callable[[], float] = time.perf_counter,
 ) -> pd.DataFrame:
     """Measure the error and time of one global step's estimate, one row per setting.
 
-    The experts estimate one after another, each using the whole machine. The references read the first batches of
-    `batches` and estimates read later ones; repeat r of every setting starts at the same batch with the same probes,
-    so that settings are compared on common data and probes.
+    All directions of an estimate share its B sequences (docs/paper.md section 6, the paper's Eq. 17); accumulated
+    batches, as in training, would have directions of their own. The experts estimate one after another, each using the
+    whole machine. The references read the first batches of `batches` and estimates read later ones; repeat r of every
+    setting starts at the same batch with the same probes, so that settings are compared on common data and probes.
 
     Args:
-        settings: pairs of n_pert and B. A B above the base batch is accumulated, with n_pert directions for each base
-            batch, as in training; one below it takes the first B sequences.
+        settings: pairs of n_pert and B.
         repeats: estimates per setting, at least two.
         reference_sequences: sequences per expert in each of two disjoint reference batches.
         eps: perturbation size.
         kind: kind of probe; training uses sparse ones, whose error contains the bias of the rescaled mean
             (docs/paper.md section 6).
-        dtype: precision of the reference gradients.
+        dtype: precision of the reference gradients, which are summed in float64.
 
     Returns:
         `error`: mean over repeats of ||g_hat - g||^2 / ||g||^2 over all experts' coordinates, with g the mean of both
             references, and `error_se`, its standard error.
+        `reference_error`: what the reference's own noise adds to every `error`, ||g_1 - g_2||^2 / (4 ||g||^2) for the
+            references g_1 and g_2, the same in every row.
         `aggregate_seconds`: forwards and combination, summed over experts; `elapsed_seconds`: the slowest expert's.
             Both are medians over repeats, after one warm-up estimate of the first expert.
         `cosine_distance`: 1 - cosine of the two references, the same in every row.
@@ -104,20 +113,18 @@ def estimate_errors(
     each = reference_sequences // base
     references = [_reference(experts, batches, range(i * each, (i + 1) * each), dtype) for i in (0, 1)]
     reference = (references[0] + references[1]) / 2
+    norm = (reference**2).sum()
     stream = Stream.named(seed, "reference", "probe")
     most = max(max(1, b // base) for _, b in settings)
 
     def step(e: int, repeat: int, n_pert: int, batch: int) -> tuple[NDArray[np.float64], float]:
         """Return expert e's estimate [M] and its seconds; the text is read before the clock starts."""
-        accumulation = max(1, batch // base)
         first = 2 * each + repeat * most
-        tokens = [np.ascontiguousarray(batches(e, first + a)[:batch])[None] for a in range(accumulation)]
-        probes = [
-            Probes(experts.spec, stream, kind, repeat, (e,), range(a * n_pert, (a + 1) * n_pert))
-            for a in range(accumulation)
-        ]
+        blocks = [batches(e, first + i) for i in range(max(1, batch // base))]
+        tokens = np.ascontiguousarray(np.concatenate(blocks)[:batch])[None]
+        probes = Probes(experts.spec, stream, kind, repeat, (e,), range(n_pert))
         start = clock()
-        gradient = estimate(engine, experts[e], tokens, probes, [eps]).gradient[0]
+        gradient = estimate(engine, experts[e], [tokens], [probes], [eps]).gradient[0]
         return gradient, clock() - start
 
     rows: list[dict[str, Any]] = []
@@ -127,18 +134,18 @@ def estimate_errors(
         for repeat in range(repeats):
             for e in range(n):
                 gradient, seconds[repeat, e] = step(e, repeat, n_pert, batch)
-                errors[repeat] += ((gradient - reference[e]) ** 2).sum() / (reference**2).sum()
+                errors[repeat] += ((gradient - reference[e]) ** 2).sum() / norm
         rows.append(
             {
                 "n_pert": n_pert,
                 "batch": batch,
-                "accumulation": max(1, batch // base),
                 "experts": n,
                 "repeats": repeats,
                 "error": errors.mean(),
                 "error_se": errors.std(ddof=1) / repeats**0.5,
                 "aggregate_seconds": np.median(seconds.sum(axis=1)),
                 "elapsed_seconds": np.median(seconds.max(axis=1)),
+                "reference_error": ((references[0] - references[1]) ** 2).sum() / (4 * norm),
                 "cosine_distance": cosine_distance(*references),
                 "reference_sequences": reference_sequences,
             }

@@ -16,14 +16,22 @@ MUTED = "#8c8c8c"
 _MARKERS = "osD^v<>phd"
 _WARM = ("#D55E00", "#E69F00", "#CC79A7", "#882255")
 
+Scale = tuple[str, float, float]
+_COUNTS: Scale = ("viridis", 0.24, 0.78)
+
 Look = dict[str, Any]
 """Matplotlib's `color` and `marker`."""
 T = TypeVar("T")
 
 
-def ramp(values: Sequence[T]) -> dict[T, Look]:
-    """Return looks for ascending values, such as n_pert, from dark to light; also readable in grey."""
-    shades = matplotlib.colormaps["viridis"](np.linspace(0.24, 0.78, len(values)))
+def ramp(values: Sequence[T], scale: Scale = _COUNTS) -> dict[T, Look]:
+    """Return looks for ascending values, such as N, from dark to light; also readable in grey.
+
+    Args:
+        scale: name of a colour scale of Matplotlib that is dark at its start, and the part of it that is used.
+    """
+    name, first, last = scale
+    shades = matplotlib.colormaps[name](np.linspace(first, last, len(values)))
     return {
         value: {"color": matplotlib.colors.to_hex(shade), "marker": _MARKERS[i % len(_MARKERS)]}
         for i, (value, shade) in enumerate(zip(values, shades, strict=True))
@@ -35,6 +43,16 @@ def count_looks(plan: Plan) -> dict[int, Look]:
     looks = ramp(sorted({1} | {arm.experts for arm in plan.arms.values()}))
     shades = ramp([n for n in looks if n > 1])
     return {n: look | {"color": shades[n]["color"] if n > 1 else "black"} for n, look in looks.items()}
+
+
+def swept_looks(plan: Plan) -> dict[str, dict[int, Look]]:
+    """Return the look of every value of the swept axes: N as everywhere, a colour scale each for n_pert and B."""
+    sweep = plan.config.products.sweep
+    return {
+        "experts": count_looks(plan),
+        "n_pert": ramp(sorted(sweep.n_pert), ("Purples_r", 0.0, 0.5)),
+        "batch": ramp(sorted(sweep.batch), ("YlOrBr_r", 0.1, 0.6)),
+    }
 
 
 def arm_looks(plan: Plan) -> dict[str, Look]:

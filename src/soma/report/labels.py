@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from soma.analysis import bootstrap
-from soma.analysis.gradients import AGREE, references_at_end
+from soma.analysis.gradients import TRUSTED, reference_share
+from soma.analysis.scores import at_end
 from soma.analysis.verdict import Difference, difference_of
 from soma.config.campaign import Arm
 from soma.plan import Plan
@@ -21,8 +22,11 @@ LOSS_NOTE = (
     "Losses are nats per byte: last iterate, k = min(4, N) experts averaged, mean over seeds; brackets: 95 % paired "
     "bootstrap interval over documents."
 )
+NGRAM_NOTE = (
+    "References: n-gram models of the same training text on the same scored bytes, interpolated after Witten and Bell."
+)
 SEED_NOTE = "`over seeds`: Student-t 95 % interval of the mean over seeds."
-RUN_NOTE = "`±`: Student-t 95 % interval of the mean over runs; a single run has none."
+RUN_NOTE = "Of several runs: the geometric mean, with the Student-t 95 % interval of the mean logarithm."
 
 
 def hardware(rows: pd.DataFrame) -> str:
@@ -81,7 +85,7 @@ def searched_cell(row: Any) -> Cell:
 
 
 def over_runs(values: Sequence[float] | pd.Series, digits: int, runs: str) -> Cell:
-    """Return the mean over runs with its Student-t 95 % interval, which a single run lacks."""
+    """Return the geometric mean over runs with its 95 % interval, which a single run lacks."""
     known = bootstrap.over_runs(values)
     if known is None:
         return NOT_RUN
@@ -89,8 +93,8 @@ def over_runs(values: Sequence[float] | pd.Series, digits: int, runs: str) -> Ce
     cell = number(mean, "measured", digits, runs)
     if interval is None:
         return cell
-    half = number(interval.high - interval.mean, "measured", digits).text
-    return replace(cell, text=f"{cell.text} ± {half}", low=interval.low, high=interval.high)
+    low, high = (number(end, "measured", digits).text for end in (interval.low, interval.high))
+    return replace(cell, text=f"{cell.text} [{low}, {high}]", low=interval.low, high=interval.high)
 
 
 def with_error(value: float, error: float, digits: int, runs: str) -> Cell:
@@ -127,12 +131,11 @@ def _ends(low: float, high: float, digits: int) -> str:
 
 
 def agreement(rows: pd.DataFrame) -> str:
-    """State in a sentence if the references of every run agree at its end."""
-    distances = references_at_end(rows)
-    apart, most = int((distances > AGREE).sum()), distances.max()
-    if not apart:
-        return f"the two references of every run agree to a cosine distance of {most:.3f} (up to {AGREE} counts)."
-    return (
-        f"the two references of {apart} of {len(distances)} runs lie up to {most:.3f} apart in cosine distance (up to "
-        f"{AGREE} counts as agreement): their errors are not trusted, whatever the intervals say."
+    """State in a sentence how far apart the two references of a run are at its end, and what their noise adds."""
+    end = at_end(rows)
+    share = reference_share(end).max()
+    said = f"the two references of a run lie up to {end['cosine_distance'].max():.3f} apart in cosine distance"
+    trusted = (
+        "is little" if share <= TRUSTED else "is too much: these errors are not trusted, whatever the intervals say"
     )
+    return f"{said}; their noise adds up to {share:.2%} to an error, which {trusted} (up to {TRUSTED:.0%} counts)."

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from soma.analysis.claims import Judged
+from soma.analysis.claims import Judged, counted
 from soma.analysis.verdict import Difference, difference_of
 from soma.plan import Plan
 
@@ -29,6 +29,7 @@ def collect(
     """
     ends = sizes[sizes["iterate"] == "last"]
     verdicts = {judged.claim: judged.verdict for judged in judged_claims}
+    statuses = {judged.claim: judged.status for judged in judged_claims}
     return {
         "test loss": _losses(plan, losses[losses["set"] == "test"]),
         "external loss": _losses(plan, losses[losses["set"] == "external"]),
@@ -38,8 +39,9 @@ def collect(
             for control, rows in controls[controls["seeds"] > 0].groupby("control")
         },
         "sizes": {row.arm: float(row.loss) for row in ends.itertuples()},
-        "verdicts": {name: sum(v == name for v in verdicts.values()) for name in sorted(set(verdicts.values()))},
-        "claims": verdicts,
+        "verdicts": {name: sum(v == name for v in verdicts.values()) for name in sorted(set(verdicts.values()))}
+        | {"text": counted(judged_claims)},
+        "claims": statuses,
     }
 
 

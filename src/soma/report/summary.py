@@ -6,14 +6,15 @@ report; the README of the repository opens with the same content (report.pages).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from soma.analysis.claims import Judged
-from soma.analysis.verdict import RULE, Support
+from soma.analysis.claims import Judged, counted
+from soma.analysis.verdict import LOSS, RULE, Support
 from soma.catalogue import CLAIMS, CONTROLS, FIGURES, TABLES, Claim
 from soma.files.atomic import read_json
 from soma.plan import Plan
@@ -26,28 +27,25 @@ BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
 """Marks around the content of the first screen."""
 DECIDING: Mapping[str, Support] = {"not reproduced": "against", "inconclusive": "neither"}
 """Support that the deciding differences of a verdict give; for other verdicts, all differences decide."""
-COUNTED = ("reproduced", "not reproduced", "inconclusive", "not testable at this scale", "not run")
-
-
-def _counts(judged_claims: Sequence[Judged]) -> str:
-    """Count the verdicts, as in `3 reproduced, 1 inconclusive`."""
-    names = [judged.verdict for judged in judged_claims]
-    return ", ".join(f"{names.count(name)} {name}" for name in COUNTED if name in names)
 
 
 def _claim_row(plan: Plan, paper: PaperValues, claim: Claim, judged: Judged) -> tuple[str, ...]:
     links = ", ".join(_link(name) for name in claim.shown)
     opening, reported = f"{claim.name}: {paper.text(claim.text)}", paper.text(claim.paper)
-    ruling = f"**{judged.verdict}**: {judged.reason}"
+    ruling = f"**{judged.verdict}**{_mark(judged)}: {judged.reason}"
     if not judged.differences:
         return (opening, reported, "–", "–", "–", ruling, links)
     # Show a difference that decided the verdict.
     support = DECIDING.get(judged.verdict)
     shown = next((d for d in judged.differences if d.support() == support), judged.differences[0])
     more = len(judged.differences) - 1
-    name = named(plan, shown.name) + ("" if shown.unit == "nats per byte" else f" ({shown.unit})")
+    name = named(plan, shown.name) + ("" if shown.unit == LOSS else f" ({shown.unit})")
     name += f"; [{more} more](tables/claims.md)" if more else ""
     return (opening, reported, name, *(cell.text for cell in difference_cells(shown, 3)), ruling, links)
+
+
+def _mark(judged: Judged) -> str:
+    return ", *superseded*" if judged.superseded else ""
 
 
 def _control_row(plan: Plan, row: Any) -> tuple[str, ...]:
@@ -108,11 +106,16 @@ def readme(
     lines += ["", "Controls that the paper did not run ([all](tables/controls.md)):", ""]
     lines += _markdown(
         ("control", "first minus second", "difference [95 % over documents]", "95 % over seeds", "finding"),
-        (_control_row(plan, row) for row in controls.itertuples()),
+        (_control_row(plan, row) for row in controls[controls["control"] != "B7"].itertuples()),
     )
     lines += ["", *(f"- {finding}" for finding in findings), ""]
     lines += ["Intervals of claims hold together within a claim (Holm), others are 95 % intervals of their own. "]
     lines[-1] += "`~`: interpolated between two milestones or sizes."
+    if any(judged.superseded for judged in judged_claims):
+        lines[-1] += (
+            " *Superseded*: the claim asks for rates that a search on ensemble validation chose, and not all of the "
+            "compared arms have them ([which](tables/claims.md), [rates](tables/rates-of-arms.md))."
+        )
     lines += ["", "What it cost, in six quantities that are never merged ([by arm](tables/costs.md)): "]
     lines[-1] += "; ".join(f"{name} {significant(value)}" for name, value in cost.items()) + "."
     lines += [
@@ -144,7 +147,7 @@ def front(
     lines += [".. list-table::", "   :widths: 8 27 65", ""]
     for claim, judged in zip(CLAIMS, judged_claims, strict=True):
         text = _escape(paper.text(claim.text))
-        lines += [f"   * - {claim.name}", f"     - **{judged.verdict}**", f"     - {text}"]
+        lines += [f"   * - {claim.name}", f"     - **{judged.verdict}**{_mark(judged)}", f"     - {text}"]
     lines += [
         "",
         "*1 What was reproduced* in the menu has every difference, with its interval and the rule; the rest follows",
@@ -159,7 +162,11 @@ def front(
 def _opening(plan: Plan, judged_claims: Sequence[Judged]) -> list[str]:
     run = plan.arm_runs[plan.config.products.fixed_size.soma][0]
     size = f"{run.parameters:,} parameters and {significant(float(run.operations(run.updates)))} operations for an arm"
-    lines = [f"The paper makes {len(judged_claims)} claims: {_counts(judged_claims)}. The comparison has {size}."]
+    claims = len({re.sub("[a-z]$", "", judged.claim) for judged in judged_claims})
+    lines = [
+        f"The paper makes {claims} claims, which are judged in {len(judged_claims)} parts: {counted(judged_claims)}. "
+        f"The comparison has {size}."
+    ]
     if plan.config.watermark:
         lines += ["", f"{plan.config.watermark.upper()}: the size of this run supports no conclusion."]
     return lines

@@ -24,9 +24,9 @@ def summary(settings: Path, results: Path, paper: Path, output: Path) -> None:
         output: README.md; front.rst is written beside it.
     """
     plan, values = load_plan(settings), PaperValues(paper)
-    judged, controls, precision, sizes, differences, costs, *timed = load(FRONT, plan, results)
+    judged, controls, precision, sizes, costs, *timed = load(FRONT, plan, results)
     totals, where = campaign_totals(plan, costs), page.environment(plan, results / "runs", pd.concat(timed))
-    sentences = findings(plan, precision, sizes, differences)
+    sentences = findings(plan, controls, precision, sizes)
     text = page.readme(plan, values, judged, controls, sentences, totals, where)
     write_bytes(output, text.encode())
     write_bytes(output.with_name("front.rst"), page.front(plan, values, judged, totals, where).encode())

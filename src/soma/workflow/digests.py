@@ -78,6 +78,7 @@ STEPS = {
     "shard": _Step(("soma.steps.shard.shard",)),
     "train": _Step(("soma.training.job.train_part",), (LEARNERS, ENGINES)),
     "evaluate": _Step(("soma.steps.evaluate.evaluate",), (ENGINES,)),
+    "evaluate-ngrams": _Step(("soma.steps.evaluate_ngrams.evaluate_ngrams",)),
     **{f"measure-{name}": _measurement(measurement) for name, measurement in MEASUREMENTS.items()},
     "choose": _Step(("soma.steps.choose.choose",)),
     "summarise": _Step(("soma.steps.summarise.summarise",), lists=("Summary", "soma.analysis")),

@@ -77,9 +77,11 @@ def _measurement(plan: Plan, name: str) -> dict[str, Any]:
     out: dict[str, Any] = {"seed": plan.config.seed, "runs": runs, "milestones": measurement.early}
     out["product"] = {key: value for key, value in products[measurement.product].items() if key not in ("arms", "arm")}
     if name == "inference":
-        out["active"] = [
-            plan.arms[arm].active for arm in plan.config.products.inference.arms for _ in plan.arm_runs[arm]
-        ]
+        product = plan.config.products.inference
+        by_run = [arm for arm in product.arms for _ in plan.arm_runs[arm]]
+        out["active"] = [plan.arms[arm].active for arm in by_run]
+        out["requests"] = [product.requests_of.get(arm, product.requests) for arm in by_run]
+        out["product"] = {key: out["product"][key] for key in ("repeats", "warmups")}
     if name == "active":
         out["product"]["pair_runs"] = [run.id for run in plan.arm_runs[plan.config.products.active.pairs]]
     if name == "estimator-variance":

@@ -2,56 +2,53 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
-from matplotlib.ticker import FuncFormatter
 
 from soma.plan import Plan
 from soma.report.colours import COLOURS
-from soma.report.draw import (
-    ENDS,
-    INTERVALS,
-    categories,
-    crosses,
-    intervals,
-    with_paper,
-    zero,
-)
+from soma.report.draw import ELSEWHERE
 from soma.report.labels import arm_label
 from soma.report.paper import PaperValues
-from soma.report.place import wrapped
-from soma.report.style import Drawing, panels
+from soma.report.place import Label
+from soma.report.style import Drawing, log_axis, panels
 
-_LINEAR = 0.01
-"""Largest difference (nats per byte) on the linear part of Figure 9's axis, which is logarithmic beyond."""
+_TITLES = {"partition": "Partition", "start": "Start", "head": "Head"}
 
 
 def figure9(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
-    """Draw the base's test loss minus that of every ablation."""
-    own = rows[rows["group"] != "base"]
-    names = [arm_label(plan.arms[arm]) for arm in own["arm"]]
-    drawn = own[["group", "arm", "difference", *ENDS, "seeds", "run"]].assign(label=names)
-    penalty = paper.tables["figure9"]["decoder_only_penalty"]
-    theirs = [
-        {"arm": arm, "row": i, "difference": -penalty}
-        for i, arm in enumerate(own["arm"])
-        if plan.arms[arm].head_path == "decoder"
-    ]  # the only ablation whose difference the paper states
-    base = "the base has semantic clusters, starts from the seed run and trains its tied head in full"
-    note = f"Left of zero the base is better; {base}. {INTERVALS}" + (" Cross: the paper's." if theirs else "")
-    note += f" The axis is linear up to ±{_LINEAR} and logarithmic beyond."
-    groups = list(dict.fromkeys(own["group"]))
-    figure, axes = panels(1, note, size=(7.6, 1.6 + 0.42 * max(1, len(own))))
-    axis = axes[0, 0]
-    for i, group in enumerate(groups):
-        at = np.flatnonzero(own["group"] == group)
-        intervals(axis, list(at), drawn[drawn["group"] == group], "difference", COLOURS[i], vertical=False)
-    crosses(axis, theirs, "difference", "row")
-    zero(axis, vertical=True)
-    # A head frozen at random costs a hundred times as much as the other ablations.
-    axis.margins(x=0.08)
-    axis.set_xscale("symlog", linthresh=_LINEAR)
-    axis.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}".replace("-", "−")))
-    categories(axis, [wrapped(f"{name}\n({group})") for name, group in zip(names, own["group"], strict=True)])
-    axis.set_xlabel("base minus this (nats per byte)")
-    return Drawing(figure, with_paper(drawn, theirs))
+    """Draw the expert validation loss of the base and of every ablation against training steps, in three panels."""
+    base = plan.config.products.ablation.base
+    keys = ["group", "arm", "update"]
+    over_seeds = rows.groupby(keys, sort=False)
+    drawn = over_seeds["loss"].agg(["mean", "sem", "count"]).reset_index()
+    drawn = drawn.rename(columns={"mean": "loss", "sem": "standard_error", "count": "seeds"})
+    drawn["run"] = over_seeds["run"].agg(" ".join).to_numpy()
+    shown = plan.arm_runs[base][0]
+    counts = sorted(set(drawn["seeds"]))
+    note = f"Mean over seeds (n = {' or '.join(map(str, counts))}); bands: ± one standard error over seeds, if n > 1. "
+    note += (
+        f"N = {shown.experts}, width {shown.settings.width}, B = {shown.settings.batch}. Every expert is validated on "
+    )
+    note += "its own shard, so the left panel compares losses on different text; the paper draws ensemble validation. "
+    note += f"Base: semantic clusters, start from the seed run, tied head trained in full. {ELSEWHERE}"
+    figure, axes = panels(len(_TITLES), note, size=(9.4, 4.2))
+    labels = []
+    for axis, (group, title) in zip(axes[0], _TITLES.items(), strict=True):
+        arms = [base, *drawn.loc[drawn["group"] == group, "arm"].unique()]
+        ends = []
+        for i, arm in enumerate(arms):
+            colour = "black" if arm == base else COLOURS[i - 1]
+            own = drawn[drawn["arm"] == arm].sort_values("update")
+            axis.plot(own["update"], own["loss"], color=colour)
+            if own["standard_error"].notna().all():
+                low, high = own["loss"] - own["standard_error"], own["loss"] + own["standard_error"]
+                axis.fill_between(own["update"], low, high, color=colour, alpha=0.15, linewidth=0)
+            name = "base" if arm == base else arm_label(plan.arms[arm])
+            middle = own.iloc[len(own) // 2]
+            ends.append(Label(name, middle["update"], middle["loss"], colour))
+        log_axis(axis)
+        axis.set_xlabel("training steps")
+        axis.set_title(title)
+        labels.append((axis, ends))
+    axes[0, 0].set_ylabel("expert validation loss\n(nats per byte)")
+    return Drawing(figure, drawn, near=labels)

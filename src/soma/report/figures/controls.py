@@ -8,9 +8,7 @@ from soma.plan import Plan
 from soma.report.colours import COLOURS, MUTED, arm_looks
 from soma.report.draw import (
     ENDS,
-    INTERVALS,
     TEST,
-    intervals,
 )
 from soma.report.labels import arm_label
 from soma.report.paper import PaperValues
@@ -24,34 +22,46 @@ def sizes(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     drawn = rows[columns].assign(label=[arm_label(plan.arms[arm]) for arm in rows["arm"]])
     monoliths, looks = plan.config.products.controls.sizes, arm_looks(plan)
     others = [arm for arm in drawn["arm"].unique() if arm not in monoliths]
-    # Shift arms of equal total size, which would cover each other.
-    step = (drawn["parameters"].max() / drawn["parameters"].min()) ** 0.03
-    shift = dict.fromkeys(monoliths, 1.0) | {arm: step ** (i + 1) for i, arm in enumerate(others)}
-    drawn["at"] = drawn["parameters"] * drawn["arm"].map(shift)
-    note = f"Filled and solid: last iterate; hollow and dashed: averaged. {INTERVALS} Arms as large in all as the "
-    note += f"largest monolith are drawn side by side, each {step - 1:.0%} further to the right."
+    equal = drawn[~drawn["arm"].isin(monoliths)].drop_duplicates("arm")
+    note = (
+        "Filled and solid: last iterate; hollow and dashed: averaged. Bars: 95 % over seeds, if there are two or more "
+    )
+    note += f"({_seeds(drawn)}); intervals over documents are in the table. Every arm is drawn at its own number of "
+    note += f"parameters; the coloured ones have {_range(equal['parameters'])}, width {_range(equal['width'])}: they "
+    note += "differ because widths are whole numbers and experts have heads of their own or share one."
     largest = drawn.loc[drawn["parameters"].where(drawn["arm"].isin(monoliths)).idxmax(), "arm"]
     labels, widths = [], []
     figure, axes = panels(1, note, size=(7.6, 4.5))
     axis = axes[0, 0]
     for iterate, line in (("last", "-"), ("average", "--")):
         own = drawn[(drawn["iterate"] == iterate) & drawn["arm"].isin(monoliths)].sort_values("parameters")
-        axis.plot(own["at"], own["loss"], linestyle=line, color="black", linewidth=1.2)
+        axis.plot(own["parameters"], own["loss"], linestyle=line, color="black", linewidth=1.2)
     for arm, points in drawn.groupby("arm", sort=False):
         look, last = looks[arm], points[points["iterate"] == "last"]
         averaged = points[points["iterate"] == "average"]
-        axis.plot(averaged["at"], averaged["loss"], markersize=5, markerfacecolor="white", **look)
-        intervals(axis, last["at"], last, "loss", look["color"], marker=look["marker"])
+        axis.plot(averaged["parameters"], averaged["loss"], markersize=5, markerfacecolor="white", **look)
+        bars = last[last["seed_low"].notna()]
+        axis.vlines(bars["parameters"], bars["seed_low"], bars["seed_high"], color=look["color"], linewidth=1.1)
+        axis.plot(last["parameters"], last["loss"], markersize=5, markeredgecolor="white", **look)
         end = last.iloc[0]
         if arm in others or arm == largest:
             text = end["label"] if arm in others else f"{end['label']}\nwidth {end['width']}"
-            labels.append(Label(text, end["at"], end["loss"], look["color"]))
+            labels.append(Label(text, end["parameters"], end["loss"], look["color"]))
         else:
-            widths.append(Label(f"width {end['width']}", end["at"], end["loss"], MUTED))
+            widths.append(Label(f"width {end['width']}", end["parameters"], end["loss"], MUTED))
     log_axis(axis)
     axis.set_xlabel("parameters in all")
     axis.set_ylabel(TEST)
-    return Drawing(figure, drawn.drop(columns="at"), [(axis, labels)], [(axis, widths)])
+    return Drawing(figure, drawn, [(axis, labels)], [(axis, widths)])
+
+
+def _seeds(rows: pd.DataFrame) -> str:
+    return "n = " + " or ".join(str(n) for n in sorted(set(rows["seeds"])))
+
+
+def _range(values: pd.Series) -> str:
+    low, high = values.min(), values.max()
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def precision(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:

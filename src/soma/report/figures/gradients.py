@@ -83,9 +83,10 @@ def figure5(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     drawn = means_over_runs(by_end(rows), keys, values)
     base = plan.config.products.reference.settings[0]
     note = (
-        f"Large points: n_pert = {base[0]}, B = {base[1]}. Solid: more directions; dotted: more sequences. Means over "
-        "runs; bars: one standard error of a run's mean over its estimates, too few for an interval. The paper gives "
-        f"reductions, no points. At the end {agreement(rows)}"
+        f"Large points: n_pert = {base[0]}, B = {base[1]}, means over runs. Lines, of the fewest experts: more "
+        "directions (solid), more sequences that all directions share (dotted). Bars: one standard error of a run's "
+        f"mean over its {int(rows['repeats'].max())} estimates. The paper gives reductions, no points. "
+        f"At the end {agreement(rows)}"
     )
     ends = [end for end in _ENDS if end in set(drawn["end"])]
     figure, axes = panels(len(ends), note, size=(4.3 * max(len(ends), 1.4), 4.2), sharey=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from soma.analysis.inference import token_operations
 from soma.plan import Plan
 from soma.report.draw import ELSEWHERE, Point
 from soma.report.paper import PaperValues
@@ -51,14 +52,12 @@ def fixed_size(plan: Plan, paper: PaperValues) -> list[Point]:
 
 
 def served(plan: Plan, paper: PaperValues) -> list[Point]:
-    """Return losses by inference throughput and training time."""
-    speeds = {row["n"]: row["mtokens_per_s"] * 1e6 for row in paper.tables["table12"]}
-    out = list[Point]()
-    for arm in plan.config.products.inference.arms:
-        for row in reported(plan, paper, arm)[:1]:
-            speed, seconds = speeds[plan.arms[arm].experts], row["gpu_hours"] * _HOUR
-            out.append({"arm": arm, "loss": row["test"], "bytes_per_second": speed, "device_seconds": seconds})
-    return out
+    """Return test losses at the ends of the runs by the operations of a byte."""
+    return [
+        {"arm": arm, "loss": row["test"], "token_operations": token_operations(plan, arm)}
+        for arm in plan.config.products.inference.arms
+        for row in reported(plan, paper, arm)[:1]
+    ]
 
 
 def swept(plan: Plan, paper: PaperValues) -> list[Point]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from soma.analysis.scaling import with_cheapest
 from soma.analysis.verdict import difference_of
 from soma.plan import Plan
-from soma.report.colours import Look, count_looks, ramp
+from soma.report.colours import MUTED, Look, count_looks, swept_looks
 from soma.report.draw import (
     CURVES,
     ELSEWHERE,
@@ -55,22 +55,29 @@ def figure8(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
 def _sweeps(plan: Plan, paper: PaperValues, rows: pd.DataFrame, costs: Sequence[str]) -> Drawing:
     own = [axis for axis in _AXES if axis in set(rows["axis"])]
     theirs, labels = overlay.swept(plan, paper), list[tuple[Axes, list[Label]]]()
-    note = f"{CURVES} {overlay.note(theirs, ', its time on RTX 5090')}"
-    size = (9.4, 1.2 + 2.7 * len(costs))
+    note = f"{_setting(plan, rows)} {CURVES} {overlay.note(theirs, ', its time on RTX 5090')}"
+    size = (9.8, 1.5 + 2.8 * len(costs))
     figure, axes = panels(len(own), note, rows=len(costs), size=size, sharey=True)
     for line, cost in zip(axes, costs, strict=True):
         for axis, swept in zip(line, own, strict=True):
             panel = rows[rows["axis"] == swept]
-            looks = count_looks(plan) if swept == "experts" else ramp(sorted(set(panel["value"])))
+            looks = swept_looks(plan)[swept]
             labels.append((axis, _sweep_panel(axis, panel, cost, looks)))
             crosses(axis, [p for p in theirs if p["axis"] == swept], cost, "loss", looks, "value")
-            axis.margins(x=0.12)
             log_axis(axis)
             axis.set_xlabel(_COSTS[cost])
             axis.set_title(_AXES[swept])
         line[0].set_ylabel(VALIDATION)
     drawn = with_paper(rows[[*_COLUMNS, *costs]], theirs)
-    return Drawing(figure, drawn, near=labels)
+    return Drawing(figure, drawn, beside=labels)
+
+
+def _setting(plan: Plan, rows: pd.DataFrame) -> str:
+    """State the settings of the base arm, and the number of seeds of every curve."""
+    base = plan.config.arms[plan.config.products.sweep.arm]
+    seeds = " or ".join(str(n) for n in sorted(set(rows["seeds"])))
+    sizes = f"N = {base.experts}, n_pert = {base.n_pert}, B = {base.batch}, width {base.width}"
+    return f"Else {sizes}; seeds: n = {seeds}. A colour scale for each setting, from dark (few) to light (many)."
 
 
 def _sweep_panel(axis: Axes, rows: pd.DataFrame, cost: str, looks: Mapping[int, Look]) -> list[Label]:
@@ -81,33 +88,43 @@ def _sweep_panel(axis: Axes, rows: pd.DataFrame, cost: str, looks: Mapping[int, 
     return ends
 
 
-def figure13(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
-    """Draw loss against operations for every allocation of n_pert and B, marking the Pareto front."""
+def figure13(plan: Plan, paper: PaperValues, rows: pd.DataFrame, crossings: pd.DataFrame) -> Drawing:
+    """Draw loss against operations for every allocation of n_pert and B, the Pareto front, and the target loss."""
     own = with_cheapest(plan, rows)
     theirs = overlay.allocated(plan, paper)
-    note = "Ringed and joined: no allocation reached that loss with fewer operations, where at least two curves cover "
-    note += f"them. {CURVES} "
+    note = f"{_setting(plan, own)} Violet: n_pert; brown: B. Dashed line: the target of the table of crossings; stars: "
+    note += (
+        "where a curve crosses it. Ringed and joined: no allocation reached that loss with fewer operations, where at "
+    )
+    note += f"least two curves cover them. {CURVES} "
     note += overlay.note(theirs, " at n_pert=64, B=1024, its best under three budgets")
-    figure, axes = panels(1, note, size=(7.6, 4.6))
+    figure, axes = panels(1, note, size=(7.6, 4.9))
     axis = axes[0, 0]
-    groups, ends = dict(list(own.groupby(["n_pert", "batch"]))), []
+    groups, ends, looks = dict(list(own.groupby(["n_pert", "batch"]))), [], swept_looks(plan)
     if not groups:
         nothing(axis)
-    looks = ramp(list(groups))
     for (n_pert, batch), points in groups.items():
-        look, end = looks[n_pert, batch], points.iloc[-1]
+        end = points.iloc[-1]
+        look = looks[end["axis"]][end["value"]]
         curve(axis, points, "operations", look)
         ends.append(Label(f"n_pert={n_pert}, B={batch}", end["operations"], end["loss"], look["color"]))
     crosses(axis, theirs, "operations", "loss")
     front = own[own["cheapest"]].sort_values("operations")
     axis.plot(front["operations"], front["loss"], color="black", linewidth=0.9, linestyle="--", zorder=1.5)
     axis.plot(front["operations"], front["loss"], "o", markersize=9, mfc="none", color="black", markeredgewidth=0.8)
+    met = crossings[crossings["reached"] & crossings["arm"].isin(own["arm"])]
     if groups:
+        target = float(crossings["target"].iloc[0])
+        axis.axhline(target, color=MUTED, linewidth=1.0, linestyle=(0, (6, 3)), zorder=1.2)
+        axis.plot(met["operations"], met["target"], "*", markersize=11, color="black", mfc="white", zorder=4)
         log_axis(axis)
+        ends.append(Label(f"target {target:.3f}", axis.get_xlim()[1], target, MUTED))
     axis.set_xlabel(_COSTS["operations"])
     axis.set_ylabel(VALIDATION)
-    drawn = with_paper(own[["n_pert", "batch", *_COLUMNS[2:], "operations", "cheapest"]], theirs)
-    return Drawing(figure, drawn, beside=[(axis, ends)])
+    reached = met.set_index("arm")["operations"]
+    drawn = own[["n_pert", "batch", *_COLUMNS[2:], "operations", "cheapest"]]
+    drawn = drawn.assign(operations_to_target=drawn["arm"].map(reached))
+    return Drawing(figure, with_paper(drawn, theirs), beside=[(axis, ends)])
 
 
 def figure14(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:

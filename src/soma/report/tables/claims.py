@@ -8,7 +8,7 @@ from dataclasses import replace
 import pandas as pd
 
 from soma.analysis.claims import Judged
-from soma.analysis.verdict import RULE
+from soma.analysis.verdict import LOSS, RULE
 from soma.catalogue import CLAIMS
 from soma.plan import Plan
 from soma.report.labels import (
@@ -32,11 +32,11 @@ def claims(plan: Plan, paper: PaperValues, judged_claims: Sequence[Judged], refe
     for entry, judged in zip(CLAIMS, judged_claims, strict=True):
         runs = " ".join(dict.fromkeys(run for d in judged.differences for run in d.run.split()))
         status: Status = "measured" if judged.differences else "not run"
-        ruling = Cell(f"{judged.verdict}: {judged.reason}", status, judged.verdict, run=runs)
+        ruling = Cell(f"{judged.status}: {judged.reason}", status, judged.verdict, run=runs)
         opening = (Cell(judged.claim), Cell(paper.text(entry.text)), Cell(paper.text(entry.paper), "paper"))
         for i, d in enumerate(judged.differences):
             value, seeds = difference_cells(d)
-            name = named(plan, d.name) + ("" if d.unit == "nats per byte" else f" ({d.unit})")
+            name = named(plan, d.name) + ("" if d.unit == LOSS else f" ({d.unit})")
             support = Cell(d.support(), "measured", d.support(), run=d.run)
             texts = opening if i == 0 else (opening[0], _DITTO, replace(_DITTO, status="paper"))
             tests = Cell("theory" if d.theory else "training")
@@ -47,7 +47,13 @@ def claims(plan: Plan, paper: PaperValues, judged_claims: Sequence[Judged], refe
         "claim", "statement", "paper", "difference (the claim: negative)", "measured [over documents]", "[over seeds]",
         "tests", "speaks", "verdict",
     )  # fmt: skip
-    notes = (RULE, f"C7: {agreement(references)}", *_more(paper), *watermark_notes(plan))
+    superseded = [
+        f"{judged.claim} is superseded: not all of its arms have rates that a search on ensemble validation chose: "
+        f"{named(plan, judged.superseded)}."
+        for judged in judged_claims
+        if judged.superseded
+    ]
+    notes = (RULE, *superseded, f"C7: {agreement(references)}", *_more(paper), *watermark_notes(plan))
     return Table(columns, tuple(rows), notes)
 
 

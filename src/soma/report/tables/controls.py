@@ -42,7 +42,6 @@ def controls(
     rows: pd.DataFrame,
     precision: pd.DataFrame,
     sizes: pd.DataFrame,
-    differences: pd.DataFrame,
 ) -> Table:
     """Tabulate other explanations of the comparison at equal total size; not in the paper."""
     cells = [(Cell(row.control), Cell(CONTROLS[row.control]), *control_cells(plan, row)) for row in rows.itertuples()]
@@ -51,18 +50,18 @@ def controls(
         "Not in the paper. " + LOSS_NOTE,
         f"{SEED_NOTE} *Better* needs both intervals on one side of zero; one seed is always inconclusive.",
         "B3: Table 4 has the averaged iterate of every arm beside its last one.",
-        *findings(plan, precision, sizes, differences),
+        *findings(plan, rows, precision, sizes),
         *watermark_notes(plan),
     )
     return Table(columns, tuple(cells), notes)
 
 
-def findings(plan: Plan, precision: pd.DataFrame, sizes: pd.DataFrame, differences: pd.DataFrame) -> tuple[str, str]:
+def findings(plan: Plan, rows: pd.DataFrame, precision: pd.DataFrame, sizes: pd.DataFrame) -> tuple[str, str]:
     """State the results of the controls that have their own tables, B6 and B7, in a sentence each."""
-    return precision_finding(precision), size_finding(plan, sizes, differences)
+    return precision_finding(precision), size_finding(plan, sizes, rows)
 
 
-def sizes(plan: Plan, paper: PaperValues, rows: pd.DataFrame, differences: pd.DataFrame) -> Table:
+def sizes(plan: Plan, paper: PaperValues, rows: pd.DataFrame, controls: pd.DataFrame) -> Table:
     """Tabulate the size curve (B7): the best size and number of experts for one budget."""
     own = rows[rows["iterate"] == "last"].sort_values(["kind", "parameters"], ascending=[False, True])
     averaged = rows[rows["iterate"] == "average"].set_index("arm")
@@ -88,7 +87,7 @@ def sizes(plan: Plan, paper: PaperValues, rows: pd.DataFrame, differences: pd.Da
         "test loss, averaged iterate",
     )  # fmt: skip
     notes = (
-        size_finding(plan, rows, differences),
+        size_finding(plan, rows, controls),
         "Not in the paper. Nats per byte, mean of seeds, 95 % interval over documents. " + SEED_NOTE,
         "The monoliths' curve is taken at the ensemble's parameters, linear in their logarithm between two sizes.",
         *watermark_notes(plan),
@@ -96,29 +95,28 @@ def sizes(plan: Plan, paper: PaperValues, rows: pd.DataFrame, differences: pd.Da
     return Table(columns, tuple(cells), notes)
 
 
-def size_finding(plan: Plan, rows: pd.DataFrame, differences: pd.DataFrame) -> str:
-    """State the result of the size curve in a sentence.
+def size_finding(plan: Plan, rows: pd.DataFrame, controls: pd.DataFrame) -> str:
+    """State the result of the size curve in a sentence: the lowest loss of all, and the best ensemble against it.
 
     Args:
         rows: rows of `analysis.controls.sizes`.
-        differences: rows of `analysis.fixed_size.differences`.
+        controls: rows of `analysis.controls.differences`.
     """
-    product = plan.config.products.fixed_size
-    ends = rows[rows["iterate"] == "last"].set_index("arm")
-    best, soma = ends.loc[ends["loss"].idxmin()], arm_label(plan.arms[product.soma])
-    lowest = f"{best['loss']:.4f}, of {arm_label(plan.arms[str(best.name)])} with {best['parameters']:,} parameters"
-    curve = beside_curve(plan, rows, product.soma)
-    side = "below (better than)" if curve < 0 else "above (worse than)"
-    where = f"lies ~{abs(curve):.4f} {side} the monoliths' curve at its own parameters"
-    if np.isnan(curve):
-        where = "is larger or smaller than every monolith of the curve"
-    parts = [f"B7: the lowest loss at this budget is {lowest}. {soma} {where}"]
-    own = differences[(differences["set"] == "test") & (differences["iterate"] == "last")]
-    for row in own[own["other"].isin(product.against[:1])].itertuples():
+    losses = rows[rows["iterate"] == "last"].set_index("arm")["loss"]
+    parameters = rows.drop_duplicates("arm").set_index("arm")["parameters"]
+    kinds = rows.drop_duplicates("arm").set_index("arm")["kind"]
+    lowest = str(losses.idxmin())
+    where = f"{losses.min():.4f}, of {arm_label(plan.arms[lowest])} with {parameters[lowest]:,} parameters"
+    parts = [f"B7: the lowest loss of all sizes at this budget is {where}"]
+    monolith = losses[list(plan.config.products.controls.sizes)].idxmin()
+    ensembles = losses[kinds == "ensemble"]
+    pair = controls[(controls["theirs"] == monolith) & (controls["ours"] == ensembles.idxmin())]
+    for row in pair.itertuples():
         difference = difference_of(row)
         value, seeds = difference_cells(difference)
+        names = [f"{arm_label(plan.arms[arm])} ({parameters[arm]:,})" for arm in (row.ours, row.theirs)]
         finding = f"{value.text}, over seeds {seeds.text}: {FINDINGS[difference.support()]}"
-        parts.append(f"minus {arm_label(plan.arms[row.other])}, of its total size, {finding}")
+        parts.append(f"the best ensemble minus the best monolith, {names[0]} minus {names[1]}: {finding}")
     return "; ".join(parts) + "."
 
 

@@ -1,8 +1,9 @@
-"""The equal search over rates: Tables 6 and 7, and the search for EGGROLL's settings."""
+"""The equal search over rates, Tables 6 and 7, and EGGROLL at other widths."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
@@ -18,7 +19,7 @@ from soma.report.labels import (
     watermark_notes,
 )
 from soma.report.paper import PaperValues
-from soma.report.table import NONE, NOT_RUN, Cell, Table, number, significant
+from soma.report.table import NONE, NOT_RUN, Cell, Table, number, with_interval
 
 
 def table6(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
@@ -35,7 +36,7 @@ def table6(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
     cells: list[tuple[Cell, ...]] = []
     for (lr, eps), tried_alike in rows.groupby(["lr", "eps"], sort=False):
         by_base = {row.base: row for row in tried_alike.itertuples()}
-        chosen = [names[base] + _edge(row) for base, row in by_base.items() if row.chosen]
+        chosen = [names[base] + edge(row) for base, row in by_base.items() if row.chosen]
         cells.append(
             (
                 *(number(float(value), "set", -1) for value in (lr, eps)),
@@ -60,7 +61,8 @@ def table6(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
     return Table(columns, tuple(cells), notes)
 
 
-def _edge(row: Any) -> str:
+def edge(row: Any) -> str:
+    """Return a remark if a chosen setting lies at an edge of what was tried."""
     return f" (at the edge of {row.edge})" if row.edge else ""
 
 
@@ -85,35 +87,49 @@ def table7(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
     values = [over_runs(by_seed[name], 4, ids) for name, ids in (("spsa", mean.spsa_run), ("soma", mean.soma_run))]
     cells.append((Cell("mean"), *values, *against_cells(mean), *[number(None, "paper")] * 2))
     notes = (
-        "Test, nats per byte; brackets: 95 % paired bootstrap interval over documents. `±` and `over seeds`: Student-t "
-        "95 % interval over seeds.",
+        "Test, nats per byte; below zero SOMA is better; brackets: 95 % paired bootstrap interval over documents. `±` "
+        "and `over seeds`: Student-t 95 % interval over seeds.",
         f"Sample standard deviation of the difference over seeds: {spread_over_seeds(rows):.4f}.",
-        f"The paper's mean difference: {theirs['mean_difference']}, standard deviation {theirs['sd_difference']}.",
+        f"The paper's mean difference, SPSA minus SOMA: {theirs['mean_difference']}, standard deviation "
+        f"{theirs['sd_difference']}.",
         *watermark_notes(plan),
     )
-    columns = ("seed", "SPSA", "SOMA", "SPSA minus SOMA", "over seeds", "SPSA (paper)", "SOMA (paper)")
+    columns = ("seed", "SPSA", "SOMA", "SOMA minus SPSA", "over seeds", "SPSA (paper)", "SOMA (paper)")
     return Table(columns, tuple(cells), notes)
 
 
-def populations(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
-    """Tabulate the search over EGGROLL's settings at this size, on ensemble validation."""
-    cells = []
-    for row in rows.itertuples():
-        words = (("chosen" + _edge(row), row.chosen), ("in Table 4", row.configured))
-        marks = ", ".join(word for word, true in words if true)
-        settings = [
-            number(getattr(row, key), "set", -1) for key in ("population", "streams", "tokens", "alpha", "step")
-        ]
-        updates = number(int(row.updates), "measured", -1, row.run)
-        choice = Cell(marks, "measured", marks, run=row.run) if marks else NONE
-        cells.append((*settings, updates, searched_cell(row), choice))
-    columns = ("population", "streams", "bytes", "α", "δ", "updates", "validation loss", "choice")
-    budget = plan.config.products.populations.operations
+def widths(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
+    """Tabulate the lowest validation loss of EGGROLL at its other widths."""
+    theirs = {row["width"]: row["updates"] for row in paper.tables["eggroll_widths"]}
+    cells: list[tuple[Cell, ...]] = [
+        (
+            number(int(row.width), "set", -1),
+            number(int(row.parameters), "measured", -1, row.run),
+            number(int(row.updates), "set", -1),
+            number(int(row.update), "measured", -1, row.run),
+            number(float(row.operations), "measured", -1, row.run),
+            _lowest_cell(row),
+            number(theirs.pop(int(row.width), None), "paper", -1),
+        )
+        for row in rows.itertuples()
+    ]
+    cells += [
+        (number(width, "paper", -1), *[NOT_RUN] * 5, number(updates, "paper", -1)) for width, updates in theirs.items()
+    ]
+    columns = (
+        "width", "parameters", "updates of the run", "updates at its lowest", "operations", "validation loss",
+        "updates at its lowest (paper)",
+    )  # fmt: skip
     notes = (
-        f"Ensemble validation, nats per byte, {significant(budget)} operations each; test data play no part. Brackets: "
-        "Student-t 95 % interval over seeds, sd: standard deviation, where there are two or more.",
-        "The settings in Table 4 are those of the configuration; where they are not the ones chosen here, the table "
-        "says so.",
+        "Ensemble validation, nats per byte: the lowest mean over seeds at a milestone; picked on the text that it "
+        "stands for. Brackets: Student-t 95 % interval over seeds.",
+        *(() if len(rows) else ("No other width was trained in this campaign (`products.widths.settings` is empty).",)),
         *watermark_notes(plan),
     )
     return Table(columns, tuple(cells), notes)
+
+
+def _lowest_cell(row: Any) -> Cell:
+    if pd.isna(row.seed_low):
+        return replace(number(row.loss, "measured", 4, row.run), text=f"{row.loss:.4f} ({row.seeds} seed)")
+    return with_interval(row.loss, row.seed_low, row.seed_high, row.run)

@@ -6,14 +6,27 @@ from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from soma.estimators.eggroll import Eggroll, annealed, read_streams
 from soma.models import gru
 from soma.numerics.rng import Stream
+from soma.runs import RunSpec
 from soma.training.learner import Learner, Scheduled, Start
 
 SCHEDULES = {"alpha_halved_at", "step_halved_at"}
 """Settings that change the estimator from update to update."""
+
+
+def estimator(run: RunSpec) -> Eggroll:
+    """Return a run's estimator, with the alpha and the step of its first update."""
+    stream = Stream.named(run.seed, run.kind, "eggroll")
+    return Eggroll(run.gru, stream, **run.settings.eggroll.model_dump(exclude=SCHEDULES))
+
+
+def initial_weights(run: RunSpec) -> Tensor:
+    """Return the weights from which a run starts, [M]."""
+    return gru.initialise(run.gru, Stream.named(run.seed, run.kind, "init"))
 
 
 class EggrollLearner(Learner):
@@ -21,9 +34,8 @@ class EggrollLearner(Learner):
 
     def begin(self, start: Start | None) -> None:
         run = self.run  # which starts at random: the configuration allows nothing else
-        stream = Stream.named(run.seed, run.kind, "eggroll")
-        self.rule = Eggroll(run.gru, stream, **run.settings.eggroll.model_dump(exclude=SCHEDULES))
-        theta = gru.initialise(run.gru, Stream.named(run.seed, run.kind, "init")).to(self.device)
+        self.rule = estimator(run)
+        theta = initial_weights(run).to(self.device)
         self.weights = {"body": theta[None]}
         self.memory = {"states": self.rule.initial_states(self.device)}
         self.chains = [{}]
