@@ -133,7 +133,7 @@ class Claim:
 _MEASUREMENTS = (
     Measurement("variance", "variance", early=True),
     Measurement("objective", "objective"),
-    Measurement("reference", "reference", early=True, timed=True),
+    Measurement("reference", "reference", timed=True),
     Measurement("active", "active"),
     Measurement("inference", "inference", timed=True, computes_with="a runner"),
     Measurement("estimator-variance", "estimators", opens="first arm"),

@@ -66,6 +66,7 @@ def test_every_fault_in_the_choice_of_an_arms_rates_is_named():
     assert rows.loc[("bptt-n1", "lr"), "reason"] == "no search serves this arm"
     reason = rows.loc[("eggroll-n1", "population"), "reason"]
     assert reason == "the search ran on 2 % of the arm's budget, less than 20 %; the arm has 256, chosen was 512"
+    assert rows.loc[("eggroll-n1", "step"), "reason"].endswith("less than 20 %; only one value was tried")
     assert rows.loc[("eggroll-n1", "sigma"), "reason"] == "no search serves this arm"
     assert ("eggroll-n1", "lr") not in rows.index  # it has none
     assert ("soma-n16", "head_lr") not in rows.index  # its head is frozen
@@ -73,7 +74,10 @@ def test_every_fault_in_the_choice_of_an_arms_rates_is_named():
 
 
 def test_a_fair_search_leaves_nothing_to_say_until_the_configuration_differs():
-    three = [{"eggroll": {"population": 256, "sigma": 0.0625, "alpha": a, "step": 0.05}} for a in (0.1, 0.3, 0.5)]
+    three = [
+        {"eggroll": {"population": 256 * 2**i, "sigma": 0.0625 * 2**i, "alpha": 0.3 + 0.2 * i, "step": 0.05 * 2**i}}
+        for i in (-1, 0, 1)
+    ]
     change = {"products": {"rates": {"eggroll": {"settings": three, "operations": 1.0e13}}}}
     assert "eggroll-n1" in rates.reasons(of_arms(changed(change), "a0.5"))  # an edge, and not what the arm has
     assert "eggroll-n1" not in rates.reasons(of_arms(changed(change), "a0.3"))

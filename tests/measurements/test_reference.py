@@ -9,9 +9,10 @@ from soma.estimators.spsa import estimate
 from soma.forward.probes import Probes
 from soma.forward.torch_engine import TorchEngine
 from soma.measurements.gradients import exact_gradients
-from soma.measurements.reference import cosine_distance, estimate_errors
+from soma.measurements.reference import _untrained, cosine_distance, estimate_errors
 from soma.numerics.rng import Stream
 from tests.measurements.problem import SPEC, assert_near, ensemble
+from tests.training.small_runs import spec, trainer
 
 TORCH = TorchEngine(torch.device("cpu"))
 TIMES = ["aggregate_seconds", "elapsed_seconds"]
@@ -98,6 +99,15 @@ def test_only_times_differ_between_two_calls():
     single = estimate_errors(TORCH, experts, text, [(2, 2)], 2, 4, 1e-3, 0, dtype=torch.float64)
     assert single.error[0] == pytest.approx(both[0].error[0], rel=1e-4)
     assert single.error[0] != both[0].error[0]
+
+
+def test_untrained_experts_are_those_that_a_seed_run_begins_from():
+    seed = spec(kind="seed", experts=1)
+    run = spec(experts=3)
+    untrained = _untrained(run)
+    first = trainer(seed, range(1)).learner.experts
+    assert torch.equal(untrained.theta, first.theta.repeat(3, 1))
+    assert torch.equal(untrained.distinct_heads[0], first.distinct_heads[0])
 
 
 def test_cosine_distance():

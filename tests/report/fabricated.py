@@ -114,7 +114,7 @@ class Rows:
         out = []
         for arm in self.products.reference.arms:
             for run in self.plan.arm_runs[arm]:
-                for update in sorted({run.milestones[0], run.updates}):
+                for update in (0, run.updates):
                     settings = self.products.reference.settings
                     for n_pert, batch in settings if run.experts == 1 else settings[:1]:
                         error = 0.5 * run.model.size / n_pert * (1 + 4 / batch) * (1.2 if update == run.updates else 1)

@@ -7,7 +7,7 @@ The configuration holds the values; this module computes whether a search of the
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,7 +59,8 @@ def of_arms(plan: Plan, searched: pd.DataFrame, tuned: pd.DataFrame) -> pd.DataF
     Returns:
         One row per (arm, `key`): its `value`, the `search` that serves the arm (empty: none), the `share` of the arm's
         budget on which it ran, the `chosen` value, and `reason`, which is empty if the arm has what a search chose on
-        `FAIR_SHARE` of its budget or more and not at an edge. With `rates_given` every reason is empty.
+        `FAIR_SHARE` of its budget or more, from several values and not at an edge. With `rates_given` every reason is
+        empty.
     """
     given = plan.config.rates_given
     services = _services(plan, searched, tuned)
@@ -101,14 +102,21 @@ def _services(plan: Plan, searched: pd.DataFrame, tuned: pd.DataFrame) -> list[d
         rows = searched[searched["search"] == name]
         best = rows[rows["chosen"].astype(bool)]
         chosen = json.loads(best["values"].iloc[0]) if len(best) else None
-        keys = [*json.loads(rows["values"].iloc[0])]
-        facts = {"name": name, "serves": product.serves, "keys": keys, "operations": product.operations}
+        facts = {"name": name, "serves": product.serves, "operations": product.operations}
+        facts |= _tried([json.loads(values) for values in rows["values"]])
         out.append(facts | {"chosen": chosen, "edge": best["edge"].iloc[0] if len(best) else ""})
     for base, serves in products.tuning.serves.items():
         (row,) = tuned[(tuned["base"] == base) & tuned["chosen"]].to_dict("records")
-        facts = {"name": f"Table 6, {base}", "serves": serves, "keys": ["lr", "eps"]}
+        facts = {"name": f"Table 6, {base}", "serves": serves}
+        facts |= _tried([{"lr": lr, "eps": eps} for lr, eps in products.tuning.settings])
         out.append(facts | {"operations": _budget(plan.config.arms[base]), "chosen": row, "edge": row["edge"]})
     return out
+
+
+def _tried(settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the keys of a search, and those of which only one value was tried."""
+    keys = [*settings[0]]
+    return {"keys": keys, "fixed": {key for key in keys if len({setting[key] for setting in settings}) == 1}}
 
 
 def _reason(service: Mapping[str, Any], key: str, value: Any, share: float) -> str:
@@ -118,6 +126,8 @@ def _reason(service: Mapping[str, Any], key: str, value: Any, share: float) -> s
     faults = []
     if share < FAIR_SHARE:
         faults.append(f"the search ran on {100 * share:.2g} % of the arm's budget, less than {100 * FAIR_SHARE:.0f} %")
+    if key in service["fixed"]:
+        faults.append("only one value was tried")
     if key in edge:
         faults.append("the choice is at an edge of what was tried")
     if value != chosen[key]:

@@ -22,28 +22,25 @@ from soma.forward.probes import ProbeKind, Probes
 from soma.measurements.gradients import exact_gradients
 from soma.measurements.inputs import Inputs
 from soma.models.experts import Experts
+from soma.models.lstm import initialise
 from soma.numerics.rng import Stream
 from soma.runs import RunSpec
 
 
 def measure(at: Inputs) -> pd.DataFrame:
-    """Measure at the first and the last milestone of every run, on its training text."""
+    """Measure untrained (update 0) and at the end of every run, on its training text."""
     product, frames = at.product, []
+    every = [tuple(setting) for setting in product["settings"]]
+    fewest = min(entry["run"]["settings"]["experts"] for entry in at.settings["runs"])
     for opened in at.opened():
         run = opened.run
-        batches = partial(_batch, at, run)
         # As in the paper, more directions and sequences are tried on the fewest experts alone.
-        settings = [tuple(setting) for setting in product["settings"]]
-        settings = (
-            settings
-            if run.experts == min(r["run"]["settings"]["experts"] for r in at.settings["runs"])
-            else settings[:1]
-        )
-        for update in at.updates(run):
+        settings = every if run.experts == fewest else every[:1]
+        for update, experts in ((0, _untrained(run)), (run.updates, opened.experts())):
             rows = estimate_errors(
                 at.engine,
-                opened.experts(update),
-                batches,
+                experts,
+                partial(_batch, at, run),
                 settings,
                 product["repeats"],
                 product["sequences"],
@@ -55,6 +52,12 @@ def measure(at: Inputs) -> pd.DataFrame:
             where = {"device": device_name(at.compute.device), "engine": at.engine.name, "threads": at.compute.threads}
             frames.append(rows.assign(run=run.id, seed=run.seed, update=update, **sizes, **where))
     return pd.concat(frames, ignore_index=True)
+
+
+def _untrained(run: RunSpec) -> Experts:
+    """Return the experts of a run with the weights that its seed run began from, the same for all."""
+    body, head = initialise(run.model, Stream.named(run.seed, "seed", "init"))
+    return Experts.of(run.model, body.repeat(run.experts, 1), head[None])
 
 
 def _batch(at: Inputs, run: RunSpec, expert: int, index: int) -> NDArray[np.uint8]:

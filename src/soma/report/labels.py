@@ -134,8 +134,8 @@ def agreement(rows: pd.DataFrame) -> str:
     """State in a sentence how far apart the two references of a run are at its end, and what their noise adds."""
     end = at_end(rows)
     share = reference_share(end).max()
-    said = f"the two references of a run lie up to {end['cosine_distance'].max():.3f} apart in cosine distance"
+    sentence = f"the two references of a run lie up to {end['cosine_distance'].max():.3f} apart in cosine distance"
     trusted = (
         "is little" if share <= TRUSTED else "is too much: these errors are not trusted, whatever the intervals say"
     )
-    return f"{said}; their noise adds up to {share:.2%} to an error, which {trusted} (up to {TRUSTED:.0%} counts)."
+    return f"{sentence}; their noise adds up to {share:.2%} to an error, which {trusted} (up to {TRUSTED:.0%} counts)."

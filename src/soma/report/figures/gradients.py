@@ -93,7 +93,7 @@ def figure5(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     labels = []
     for axis, end in zip(axes[0], ends, strict=True):
         labels.append((axis, _error_panel(axis, drawn[drawn["end"] == end], base, count_looks(plan))))
-        axis.set_title(_ENDS[end])
+        axis.set_title({"first": "Untrained"}.get(end, _ENDS[end]))
         axis.set_xlabel("aggregate device time of a step (s)")
         axis.margins(0.24, 0.12)
         log_axis(axis)

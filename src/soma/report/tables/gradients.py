@@ -51,9 +51,7 @@ def table8(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
                     over_runs(at_update["aggregate_seconds"], 3, names),
                     over_runs(at_update["error"] * at_update["aggregate_seconds"], -1, names),
                     number(len(at_update), "set", -1),
-                    *_references(
-                        theirs.get(runs[0].experts, {}), "init" if update < runs[0].updates else "updates_10k"
-                    ),
+                    *_references(theirs.get(runs[0].experts, {}), "updates_10k" if update else "init"),
                 )
             )
     for n in theirs.keys() - {plan.arms[arm].experts for arm in plan.config.products.reference.arms}:
@@ -75,7 +73,7 @@ def table8(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
         "*Error times device seconds*: another quantity than the error. It compares steps of unequal cost, since the "
         "variance of an estimate falls in proportion to the time that is spent on it.",
         f"{RUN_NOTE} `s.e.`: standard error over the estimates of a single run.",
-        "The paper's columns are at initialisation and after 10,000 updates; here the first and the last milestone.",
+        "The paper's columns are at initialisation and after 10,000 updates; here untrained (update 0) and at the end.",
         f"Seconds: on {hardware(rows)}, the experts one after the other.",
         f"The paper's Figure 5: N=256 has {fewer['init']} (initialisation) and {fewer['updates_10k']} times (10,000 "
         f"updates) less error than N=1 at n_pert = B = 64 (plain error, not per GPU-second); n_pert from 64 to 1,024 "

@@ -53,7 +53,8 @@ def of_arms(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
         cells.append((Cell(row.arm), Cell(row.key), Cell(row.value, "set", row.value), Cell(source), share, reason))
     notes = (
         f"A rate is chosen fairly if a search on ensemble validation ran on {100 * FAIR_SHARE:.0f} % of the arm's "
-        "budget or more, its choice is not at an edge of what was tried, and the arm has the chosen value.",
+        "budget or more, from several values, its choice is not at an edge of what was tried, and the arm has the "
+        "chosen value.",
         *((f"The rates of this campaign are not searched: {given}.",) if given else ()),
         *watermark_notes(plan),
     )
