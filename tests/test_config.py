@@ -39,6 +39,19 @@ def small() -> dict:
         ({"data": {"train": {"source": "web"}}}, r"`data\.train`"),
         ({"campaign": "../escape"}, "`campaign` is '../escape'"),
         ({"training": {"lr": float("nan")}}, r"`training\.lr`"),
+        ({"training": {"batch": True}}, r"^[^;]*training: `batch` is true, which is no number or text$"),
+        ({"training": {"eps": -1}}, r"^[^;]*`training\.eps` is -1: [^;]*$"),  # not once more for every arm
+        ({"arms": {"soma-n2": {"seeds": [0, 1, 0]}}}, r"soma-n2\.seeds: the seed 0 is given twice"),
+        ({"products": {"tuning": {"seeds": [2, 2]}}}, r"tuning\.seeds: the seed 2 is given twice"),
+        ({"arms": {"soma-n2": {"experts": 100_000_000}}}, r"`arms\.soma-n2\.experts` is 100000000"),
+        ({"arms": {"soma-n2": {"label": "two\nlines"}}}, r"soma-n2\.label: the text holds a line break"),
+        (
+            {"arms": {"soma-n2": {"label": "nul\0"}}},
+            r"soma-n2\.label: the text holds a line break, a control character",
+        ),
+        ({"data": {"train": {"source": "text", "path": "a\0b"}}}, "path: the text holds"),
+        ({"arms": {"soma-n2": {"milestones": []}}}, r"`arms\.soma-n2\.milestones` is \[\]"),
+        ({"compute": {"device": "gpu"}}, r"`compute\.device` is 'gpu'"),
         ({"arms": {"late-n4": {"start": "nowhere"}}}, r"arms\.late-n4\.start is `nowhere`"),
         ({"arms": {"late-n4": {"width": 8}}}, r"arms\.late-n4 continues `long-n4`, so its `width` must be the same"),
         ({"arms": {"late-n4": {"start": "split-n64-b16"}}}, "which is itself a continuation"),
@@ -77,6 +90,24 @@ def test_a_bad_configuration_is_a_sentence_that_names_the_key(change, words):
     with pytest.raises(SomaError, match=words) as caught:
         resolve(merge(small(), change))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("campaign: a\narms: {}\narms: {}\n", "the key `arms` stands twice.*line 3"),
+        ("training: {lr: 1, eps: 2, lr: 3}\n", "the key `lr` stands twice"),
+        ("seed: 012\n", "`012` is no decimal number"),
+        ("seed: 1:30\n", "`1:30` is no decimal number"),
+        ("seed: 0x10\n", "`0x10` is no decimal number"),
+        ("seed: 1_000\n", "`1_000` is no decimal number"),
+    ],
+)
+def test_what_yaml_would_change_without_a_word_is_refused(tmp_path, text, words):
+    path = tmp_path / "c.yaml"
+    path.write_text(text)
+    with pytest.raises(SomaError, match=rf"c\.yaml is not valid YAML: {words}"):
+        read_yaml(path)
 
 
 def test_a_schedule_of_eggroll_is_written_only_where_there_is_one():

@@ -1,10 +1,13 @@
+import ast
 import os
+from pathlib import Path
 
 import pytest
 
 from soma.errors import SomaError
-from soma.files.atomic import atomic_directory, atomic_path, read_json, write_json
+from soma.files.atomic import atomic_directory, atomic_path, read_json, remove_directory, write_json
 from soma.files.hashes import check_files, describe_files
+from tests.project import ROOT
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
@@ -24,11 +27,11 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
 
 def test_a_failed_directory_leaves_the_old_one(tmp_path):
     target = tmp_path / "d"
-    with atomic_directory(target) as d:
+    with atomic_directory(target, ("f",)) as d:
         (d / "f").write_text("old")
 
     def fail():
-        with atomic_directory(target) as d:
+        with atomic_directory(target, ("f",)) as d:
             (d / "f").write_text("half")
             raise RuntimeError
 
@@ -36,6 +39,98 @@ def test_a_failed_directory_leaves_the_old_one(tmp_path):
         fail()
     assert (target / "f").read_text() == "old"
     assert os.listdir(tmp_path) == ["d"]
+
+
+def own(folder):
+    """Make a folder of the files `a*` and `sub/b`, with what Snakemake and a kill leave in it."""
+    with atomic_directory(folder, ("a*", "sub/b")) as d:
+        (d / "sub").mkdir()
+        for name in ("a1", "sub/b", ".snakemake_timestamp", ".a2.k3_x9qzz", "sub/.b.abcd1234"):
+            (d / name).write_text("old")
+    return folder
+
+
+def replace_or_remove(folder, act):
+    if act == "remove":
+        remove_directory(folder, ("a*", "sub/b"))
+    else:
+        with atomic_directory(folder, ("a*", "sub/b")) as d:
+            (d / "a3").write_text("new")
+
+
+@pytest.mark.parametrize("act", ["replace", "remove"])
+def test_a_folder_of_ones_own_is_replaced(tmp_path, act):
+    folder = own(tmp_path / "own")
+    replace_or_remove(folder, act)
+    assert [p.name for p in tmp_path.rglob("*")] == (["own", "a3"] if act == "replace" else [])
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    replace_or_remove(empty, act)
+    assert empty.exists() == (act == "replace")
+
+
+def make_stranger(tmp_path, kind):
+    """Return something that is not to be replaced, and the path by which it is named."""
+    folder = own(tmp_path / "own")
+    match kind:
+        case "file" | "folder" | "hidden" | "below" | "near" | "link inside":
+            name = {"file": "thesis.tex", "hidden": ".git", "below": "sub/c", "near": "sub/a1"}.get(kind, "x")
+            if kind == "folder":
+                (folder / name).mkdir()
+            elif kind == "link inside":
+                (folder / name).symlink_to(tmp_path)
+            else:
+                (folder / name).write_text("years of work")
+        case "link":
+            (tmp_path / "link").symlink_to(folder)
+            return tmp_path / "link"
+        case "dangling":
+            (tmp_path / "link").symlink_to(tmp_path / "nothing")
+            return tmp_path / "link"
+        case "is a file":
+            (tmp_path / "plain").write_text("years of work")
+            return tmp_path / "plain"
+        case "current" | "above":
+            (folder / "sub").mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.mark.parametrize("act", ["replace", "remove"])
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("file", r"own holds `thesis\.tex`, which was not made by what would replace this folder; move it away"),
+        ("folder", "holds `x`"),
+        ("hidden", r"holds `\.git`"),
+        ("below", "holds `sub/c`"),
+        ("near", "holds `sub/a1`"),
+        ("link inside", "holds `x`"),
+        ("link", "is a link"),
+        ("dangling", "is a link"),
+        ("is a file", "is a file"),
+        ("current", "is the current folder or contains it"),
+        ("above", "is the current folder or contains it"),
+    ],
+)
+def test_what_others_made_is_never_replaced(tmp_path, monkeypatch, act, kind, words):
+    target = make_stranger(tmp_path, kind)
+    if kind in ("current", "above"):
+        monkeypatch.chdir(target / "sub" if kind == "above" else target)
+        target = Path("..") if kind == "above" else Path(".")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SomaError, match=words):
+        replace_or_remove(target, act)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_nothing_else_removes_a_folder():
+    calls = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("rmtree", "removedirs")
+    }
+    assert calls == {"src/soma/files/atomic.py"}
 
 
 @pytest.mark.parametrize(("damage", "words"), [("gone", "missing"), ("short", "3 bytes"), ("flipped", "hash")])

@@ -301,7 +301,7 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
     "Gradient estimates": (
         Figure(
             "figure4", "gradients.figure4",
-            "Independent against summed losses: difference in test loss at equal updates", ("paired",),
+            "Independent against summed losses at equal updates: test loss and paired difference", ("paired",),
             "The same experts, start, batches and probes; the difference is whether an expert's probe is multiplied "
             "by its own loss difference or by that of the sum. Below zero, independent losses are better.",
         ),
@@ -319,14 +319,15 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
         Figure(
             "figure10", "gradients.figure10", "Relative variance of the gradient estimate at equal total size",
             ("variance",),
-            "Relative variance of the gradient estimate: left against N at equal total size, right against n_pert. "
-            "Lines are the prediction; the distance of the points from them tests it.",
+            "Relative variance of the gradient estimate: left against N at equal total size, right against n_pert. It "
+            "follows the coordinates that one expert perturbs, so it falls little where N grows but bodies hardly "
+            "shrink. Lines are the prediction; the distance of the points from them tests it.",
         ),
         Figure(
             "figure11", "gradients.figure11", "A fixed separable objective", ("objective",),
             "Left: independent against summed losses on a fixed objective, and the ratio of both. Right: the error of "
-            "every split of a fixed number of evaluations into directions and sequences; thick lines are the "
-            "prediction.",
+            "every split of a fixed number of evaluations into directions and sequences; lines are each "
+            "run's prediction.",
         ),
         Table(
             "estimators", "gradients.estimators", "Estimators at equal operations", ("estimators",),
@@ -443,7 +444,7 @@ FIGURES: dict[str, Figure] = {p.name: p for p in PRODUCTS if isinstance(p, Figur
 
 RATES = "rates-of-arms"
 """Summary that says, of all verdicts, whether the compared arms have rates that were searched for."""
-METRICS: tuple[Read, ...] = ("losses", Verdicts(), "controls", "sizes")
+METRICS: tuple[Read, ...] = ("losses", Verdicts(), "controls", "sizes", "ngrams")
 """Inputs of the step `metrics`."""
 FRONT: tuple[Read, ...] = (
     Verdicts(),

@@ -89,7 +89,7 @@ def test_an_interrupted_download_goes_on_where_it_was(
         "documents-00001.parquet",
         "progress.json",
     ]
-    (tmp_path / "out.partial" / ".documents-00002.parquet.x1").write_bytes(b"what a kill leaves")
+    (tmp_path / "out.partial" / ".documents-00002.parquet.k3_x9qzz").write_bytes(b"what a kill leaves")
     (tmp_path / "out").mkdir()  # Snakemake creates the folder of an output in advance
     read.clear()
     read.append("002_00000.parquet")

@@ -73,8 +73,8 @@ def test_a_set_with_a_source_of_its_own_takes_nothing_from_training(folder: Any,
         ("test", "o", "o0–o1–o2–o3"),
         ("external", "o", "o0–o1–o2–o3"),
     ]:
-        encode(role, data, tmp_path / directory, tmp_path / role)
-        assert (tmp_path / role / "bytes.bin").read_text() == text
+        encode(role, data, tmp_path / directory, tmp_path / "encoded" / role)
+        assert (tmp_path / "encoded" / role / "bytes.bin").read_text() == text
     with pytest.raises(SomaError, match="downloaded with other settings than the test source"):
         encode("test", data, tmp_path / "t", tmp_path / "test")
 

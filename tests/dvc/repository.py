@@ -164,8 +164,8 @@ def write_metrics(repository: Repository, bump: float) -> None:
     nan = float("nan")
     difference = Difference("SOMA minus SPSA", bump - 0.5, bump - 0.6, bump - 0.4, nan, nan, 1)
     judged = [Judged("C1", [difference], "inconclusive", "one seed")]
-    none = pd.DataFrame(columns=["control", "seeds", "iterate"])
-    write_json(repository.folder / RESULTS / "metrics.json", collect(repository.plan(), losses, judged, none, none))
+    none = pd.DataFrame(columns=["control", "seeds", "iterate", "set"])
+    write_json(repository.folder / RESULTS / "metrics.json", collect(repository.plan(), losses, judged, *[none] * 3))
     curve = pd.DataFrame({"operations": [1e9, 2e9], "loss": [3.5, 2.5 + bump], "label": "SOMA N=2", "source": "ours"})
     (repository.folder / RESULTS / "figures").mkdir(exist_ok=True)
     curve.to_csv(repository.folder / RESULTS / "figures/figure1.csv", index=False)

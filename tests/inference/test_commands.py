@@ -148,6 +148,10 @@ def test_export(tiny: Tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert "Losses: not measured." in (model / "README.md").read_text()
     assert cli.main([*words, "soma-n5-s0", "--iterate", "average", "--k", "2"]) == 0
     assert (Ensemble.load(model).losses(windows) != tiny.ensemble(k=2).losses(windows)).any()
+    (model / "thesis.tex").write_text("years of work")
+    assert cli.main([*words, "soma-n5-s0"]) == 1
+    assert "model holds `thesis.tex`, which was not made by what would replace this folder" in caplog.text
+    assert (model / "thesis.tex").read_text() == "years of work"
     part = results / "runs/soma-n5-s0/000-004/run.json"
     record = read_json(part)
     write_json(part, record | {"run": record["run"] | {"shards": "clusters-n8", "start": "long-s0"}})

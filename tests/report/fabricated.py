@@ -102,7 +102,10 @@ class Rows:
             arm = getattr(self.products.paired, phase)[0]
             runs = self.plan.arm_runs[arm]
             for i, update in enumerate(runs[0].milestones):
-                row = interval("difference", scale * (i + 1) / len(runs[0].milestones), abs(scale) / 4, len(runs))
+                losses = {"independent": 2.0 + scale * (i + 1), "summed": 2.0}
+                row = losses | interval(
+                    "difference", scale * (i + 1) / len(runs[0].milestones), abs(scale) / 4, len(runs)
+                )
                 out.append({"phase": phase, "update": update, "run": self.ids(arm), "paired": True} | row)
         out.append({"phase": "early minus late", "run": "all"} | interval("difference", -0.0197, 0.005, 1))
         return pd.DataFrame(out)
@@ -261,7 +264,8 @@ class Rows:
                     best = (product * nu / a) ** 0.5
                     split.append(
                         {"group": group, "batch": batch, "n_pert": n, "error": value * 1.03, "error_se": 0.05 * value,
-                         "predicted": value, "best_measured": 1 << round(np.log2(best)), "best_predicted": best}
+                         "predicted": value, "nu": nu,
+                         "best_measured": 1 << round(np.log2(best)), "best_predicted": best}
                     )  # fmt: skip
             where = {"run": run.id, "seed": run.seed}
             frames += [found.assign(part="variance", **where), pd.DataFrame(split).assign(part="split", **where)]

@@ -189,13 +189,48 @@ def test_the_papers_points_are_what_it_reports():
     assert [(point["k"], point["loss"]) for point in overlay.active(plan, paper)] == [(4, 1.78), (4, 1.72), (12, 1.707)]
 
 
-def test_the_papers_differences_are_drawn_where_it_trained_about_as_long(tmp_path, monkeypatch):
-    given = PaperValues(PAPER).tables["figure4"]
-    figure, small = draw(plan_of("small"), "figure4", tmp_path, monkeypatch)
+def test_figure_4_shows_both_losses_and_the_papers_differences_of_both_phases(tmp_path, monkeypatch):
+    given, plan = PaperValues(PAPER).tables["figure4"], plan_of("small")
+    figure, small = draw(plan, "figure4", tmp_path, monkeypatch)
     theirs = small.query("source == 'paper'")
-    assert set(theirs["phase"]) == {"early"}
-    assert sorted(-theirs["difference"]) == sorted(given["early"]["paired_reductions"])
-    assert "late −0.000289 to −0.000332 nats per byte after 10,000 updates" in words(figure).replace("\n", " ")
+    for phase, key in (("early", "paired_reductions"), ("late", "paired_differences")):
+        own = theirs[theirs["phase"] == phase]
+        assert sorted(-own["difference"]) == sorted(given[phase][key])
+        assert set(own["update"]) == {given[phase]["updates"]}
+    rows, axes = Rows(plan).paired(), figure.axes
+    for column, phase in enumerate(("early", "late")):
+        own = rows[rows["phase"] == phase]
+        lines = [[*line.get_ydata()] for line in axes[column].lines]
+        assert lines == [[*own["independent"]], [*own["summed"]]]
+        low, high = axes[2 + column].get_xlim()
+        assert low < own["update"].min()
+        assert given[phase]["updates"] < high
+    assert "N = 4, width = 16, n = 3 seeds" in words(figure)
+
+
+def test_figure_10_says_why_the_variance_hardly_falls_where_bodies_hardly_shrink(tmp_path, monkeypatch):
+    plan = plan_of("small")
+    figure, _ = draw(plan, "figure10", tmp_path, monkeypatch)
+    text = words(figure).replace("\n", " ")
+    bodies = [plan.arm_runs[arm][0].model.size for arm in ("soma-n8", "soma-n16")]
+    assert f"from N=8 to N=16 they fall {bodies[0] / bodies[1]:.2f} times and the variance" in text
+    assert "N=16 shares one frozen head" in text
+    assert "Means over 2 to 3 runs (n, seeds) and 2 chunks" in text
+    ticks = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
+    assert ticks[-1] == "16\n15\n8k"
+
+
+def test_a_prediction_of_figure_11_belongs_to_the_points_of_its_run(tmp_path, monkeypatch):
+    plan = plan_of("small")
+    rows = Rows(plan).objective()
+    last = rows["run"] == rows["run"].iloc[-1]
+    rows.loc[last, ["predicted", "nu"]] *= 2.0
+    figure, _ = draw(plan, "figure11", tmp_path, monkeypatch, objective=lambda _: rows)
+    drawn = [[*line.get_ydata()] for line in figure.axes[2].lines]
+    for _, own in rows[rows["part"] == "split"].groupby(["group", "run"]):
+        assert [*own["predicted"]] in drawn
+        assert [*own["error"]] in drawn
+    assert "ν, is 8.3 to 16.6" in words(figure).replace("\n", " ")
 
 
 def test_figure_1_shows_every_arm_the_small_monoliths_and_the_references(tmp_path, monkeypatch):

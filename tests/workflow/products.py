@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from soma.catalogue import CLAIMS, FIGURES, FRONT, METRICS, SUMMARIES, TABLES, Losses, Read, Verdicts
+from soma.catalogue import CLAIMS, FIGURES, FRONT, METRICS, RATES, SUMMARIES, TABLES, Losses, Read, Verdicts
 
 PRODUCTS = {"summarise": len(SUMMARIES), "summarise_costs": 1, "summary": 1, "metrics": 1}
 PRODUCTS |= {"table": len(TABLES), "figure": len(FIGURES)}
@@ -31,4 +31,4 @@ def remade(*changed: str, losses: Collection[str] = ()) -> dict[str, int]:
 
 
 def _judged(read: Read) -> list[str]:
-    return [name for claim in CLAIMS for name in claim.reads] if isinstance(read, Verdicts) else []
+    return [*(name for claim in CLAIMS for name in claim.reads), RATES] if isinstance(read, Verdicts) else []

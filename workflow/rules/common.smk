@@ -7,7 +7,7 @@ from pathlib import Path
 from soma import layout
 from soma.catalogue import FIGURES, FRONT, MEASUREMENTS, METRICS, PRODUCTS, SECTIONS
 from soma.catalogue import SUMMARIES, TABLES, Losses
-from soma.config.campaign import BASE, campaign_config
+from soma.config.campaign import BASE, campaign_config, read_yaml
 from soma.errors import SomaError
 from soma.files import disk_errors
 from soma.files.atomic import write_json
@@ -31,6 +31,9 @@ def errors_as_one_sentence():
 
 
 with errors_as_one_sentence():
+    # Snakemake has merged these files already; a key that stands twice in one can only be seen in the file.
+    for path in workflow.configfiles:
+        read_yaml(Path(path))
     CONFIG = campaign_config(BASE, config)
     PLAN = make_plan(CONFIG)
     RESULTS = f"results/{CONFIG.campaign}"

@@ -81,12 +81,17 @@ _MEASURED = ("reproduced", "not reproduced", "inconclusive")
 def _superseded(plan: Plan, differences: Sequence[Difference], chosen: Mapping[str, str]) -> str:
     """Name the compared arms whose rates no search of the campaign chose as `analysis.rates` asks.
 
-    Only losses of trained models depend on it: a variance or an error is measured at whatever weights there are.
+    Only losses of different arms depend on it: a variance or an error is measured at whatever weights there are, and
+    one arm is compared with itself, for several numbers of active experts, at whatever rates it has.
 
     Args:
         chosen: result of `rates.reasons`.
     """
-    arm_of = {run.id: arm for arm, runs in plan.arm_runs.items() for run in runs if arm in chosen}
-    losses = [d for d in differences if d.unit == LOSS and not d.theory]
-    arms = dict.fromkeys(arm_of[run] for d in losses for run in d.run.split() if run in arm_of)
-    return "; ".join(f"{arm} ({chosen[arm]})" for arm in arms)
+    arm_of = {run.id: arm for arm, runs in plan.arm_runs.items() for run in runs}
+    arm_of |= {run.id: arm for arm in chosen if arm in plan.arm_runs for run in plan.arm_runs[arm]}
+    compared: dict[str, None] = {}
+    for difference in differences:
+        arms = dict.fromkeys(arm_of[run] for run in difference.run.split() if run in arm_of)
+        if difference.unit == LOSS and not difference.theory and len(arms) > 1:
+            compared |= arms
+    return "; ".join(f"{arm} ({chosen[arm]})" for arm in compared if arm in chosen)

@@ -204,7 +204,9 @@ def many_against_few(plan: Plan, rows: pd.DataFrame, serving: pd.DataFrame) -> l
     name = f"throughput of {names[1]} over {names[0]}"
     out = [difference_over_seeds(name, ratio, runs, "log ratio")] if pairs else []
     trained = [float(runs[0].operations(runs[0].updates)) for runs in (many, few)]
-    name = f"test loss of {names[0]} minus {names[1]}, for {trained[0] / trained[1]:.3g} times the training operations"
+    times = f"{trained[0] / trained[1]:.2g}"
+    name = f"test loss of {names[0]} minus {names[1]}, "
+    name += "at equal training operations" if times == "1" else f"for {times} times the training operations"
     end = serving[serving["difference"].notna() & (serving["update"] == many[0].updates)]
     return out + [difference_of(row, name) for row in end.itertuples()]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from soma.catalogue import MEASUREMENTS
 from soma.commands.replay.comparison import Agreement, Allowed, Comparison, Different
-from soma.files.atomic import read_json, write_json
+from soma.files.atomic import read_json, remove_directory, write_json
 from soma.files.hashes import sha256_file
 from soma.workflow.provenance import content
 
@@ -99,7 +98,7 @@ class Copy:
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        remove_directory(path, ("*",))
     else:
         path.unlink(missing_ok=True)
 

@@ -8,15 +8,16 @@ Everything is validated before anything runs; an unknown key is an error that na
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
+from yaml.constructor import ConstructorError
 
-from soma.config.base import Fraction, Model, Positive
+from soma.config.base import Fraction, Line, Model, Positive, Seed, Seeds
 from soma.config.data import Data
 from soma.config.products import Products
 from soma.config.routing import Routing
@@ -38,11 +39,11 @@ class SeedRun(Sampled):
 class Arm(Sampled):
     """One line of a comparison, with one run per seed."""
 
-    label: str = ""
+    label: Line = ""
     """Name in tables and figures; empty: derived from the settings."""
     recipe: str | None = None
     """Named settings applied between `training` and this arm's own."""
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = (0,)
+    seeds: Seeds = (0,)
     """Seeds; each is an independent run with an independent seed run."""
     k: Positive | None = None
     """Experts whose predictions are averaged; null: min(4, N)."""
@@ -66,9 +67,9 @@ class Arm(Sampled):
 class Config(Model):
     campaign: Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$")]
     """Name; outputs are written to results/<campaign>/."""
-    watermark: str = ""
+    watermark: Line = ""
     """Text over every figure and under every table; empty: none."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     """Seed of every random stream that does not belong to a run: splits, router, bootstrap."""
     compute: Compute = Compute()
     """Device, parallelism and engine."""
@@ -88,9 +89,9 @@ class Config(Model):
     """Named runs; each merges training < recipe < its own keys."""
     products: Products
     """Arms shown in each table and figure."""
-    rates_given: str = ""
+    rates_given: Line = ""
     """Where the rates of all arms come from, if not from the searches of this campaign; empty: from these."""
-    untestable: dict[Annotated[str, Field(pattern="^C[0-9]+[ab]?$")], str] = Field(default_factory=dict)
+    untestable: dict[Annotated[str, Field(pattern="^C[0-9]+[ab]?$")], Line] = Field(default_factory=dict)
     """Claims that this campaign is too small to test, each with the reason printed on the claims page."""
 
     @model_validator(mode="after")
@@ -234,7 +235,20 @@ def resolve(raw: Mapping[str, Any], where: str = "configuration") -> Config:
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
-        raise SomaError(f"{where}: " + "; ".join(_sentence(e) for e in error.errors())) from None
+        raise SomaError(f"{where}: " + "; ".join(_sentence(e) for e in _first(error.errors()))) from None
+
+
+def _first(errors: Sequence[Any]) -> list[Any]:
+    """Return the errors without those that arms and the seed run only take over from `training`."""
+    inherited = {"arms": 2, "recipes": 2, "seed_run": 1}  # lengths of the paths of what `training` is merged into
+    shared = {(error["loc"][1:], error["type"]) for error in errors if error["loc"][:1] == ("training",)}
+
+    def own(error: Any) -> bool:
+        path = error["loc"]
+        length = inherited.get(path[0]) if path else None
+        return length is None or (path[length:], error["type"]) not in shared
+
+    return [error for error in errors if own(error)]
 
 
 def _sentence(error: Any) -> str:
@@ -250,9 +264,29 @@ def _sentence(error: Any) -> str:
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """A safe loader that reads `1e-3` and `8.33e6` as numbers, as YAML 1.2 specifies; PyYAML reads them as strings."""
+    """A safe loader that reads `1e-3` and `8.33e6` as numbers, as YAML 1.2 specifies; PyYAML reads them as strings.
+
+    It refuses what would change a setting without a word: a key that stands twice, of which the last would win, and the
+    numbers of YAML 1.1 that mean another (`012` is ten there, `1:30` ninety).
+    """
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise ConstructorError(None, None, f"the key `{key.value}` stands twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+    def decimal(self, node: Any) -> int:
+        if not re.fullmatch("[-+]?(0|[1-9][0-9]*)", node.value):
+            raise ConstructorError(
+                None, None, f"`{node.value}` is no decimal number; write one, or put text in quotes", node.start_mark
+            )
+        return int(node.value)
 
 
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.decimal)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"), list("-+.0123456789")
 )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from soma.config.base import Model, Positive
+from soma.config.base import Line, Model, Positive
 
 
 class PackageSource(Model):
@@ -18,20 +18,20 @@ class PackageSource(Model):
 class TextSource(Model):
     source: Literal["text"]
     """A folder of your own text."""
-    path: str
+    path: Line
     """Folder with `.txt`, `.jsonl` or `.parquet` files (searched recursively, read in sorted order)."""
-    column: str = "text"
+    column: Line = "text"
     """Field of a `.jsonl` line, or column of a `.parquet` file, that holds a document's text."""
 
 
 class FineWebSource(Model):
     source: Literal["fineweb-edu"]
     """HuggingFaceFW/fineweb-edu."""
-    path: str | None = None
+    path: Line | None = None
     """Local folder with the same parquet files; null: read from the Hub."""
     revision: Annotated[str, Field(pattern="^[0-9a-f]{40}$")] = "87f09149ef4734204d70ed1d046ddc9ca3f2b8f9"
     """Pinned commit of the data set."""
-    sample: str = "sample/100BT"
+    sample: Line = "sample/100BT"
     """Folder of the data set."""
     files: tuple[Annotated[int, Field(ge=0)], Positive] = (0, 40)
     """Half-open range of positions in the sorted list of the sample's files."""
@@ -49,7 +49,7 @@ class FineWebSource(Model):
 class WikiTextSource(Model):
     source: Literal["wikitext"]
     """Salesforce/wikitext, split into documents at top-level headings."""
-    path: str | None = None
+    path: Line | None = None
     """Local folder with the same parquet files; null: read from the Hub."""
     revision: Annotated[str, Field(pattern="^[0-9a-f]{40}$")] = "b08601e04326c79dfdd32d625aee71d232d685c3"
     """Pinned commit of the data set."""

@@ -11,10 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from soma.config.base import Model, Positive
+from soma.config.base import Model, Positive, Seeds
 
 Arms = Annotated[tuple[str, ...], Field(min_length=1)]
-Seeds = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
 Counts = Annotated[tuple[Positive, ...], Field(min_length=1)]
 PositiveNumber = Annotated[float, Field(gt=0)]
 
@@ -69,7 +68,7 @@ class Tuning(Model):
     """... and the arm it is compared with."""
     settings: Annotated[tuple[tuple[float, float], ...], Field(min_length=1)]
     """Pairs of lr and eps, each run with every seed and the arm's own budget."""
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=2)]
+    seeds: Annotated[Seeds, Field(min_length=2)]
     """Seeds of every setting."""
     serves: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Arms that have the lr and eps chosen for `soma` or `spsa`; the summary `rates-of-arms` checks it."""

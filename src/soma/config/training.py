@@ -67,8 +67,8 @@ class Training(Model):
     method: Literal["spsa", "bptt", "eggroll"] = "spsa"
     """How an expert learns: differences along random directions (`spsa`), backpropagation through time (`bptt`), or
     evolution strategies with rank-one perturbations (`eggroll`; a gated recurrent model, `depth` 6 in the paper)."""
-    experts: Positive = 1
-    """Number of experts (N)."""
+    experts: Annotated[int, Field(ge=1, le=65_535)] = 1
+    """Number of experts (N); the label of a window's cluster has 16 bits."""
     width: Positive = 32
     """Width of a body (d)."""
     depth: Positive = 2
@@ -126,7 +126,7 @@ class Training(Model):
     """Budget in updates per expert ..."""
     operations: Annotated[float, Field(gt=0)] | None = None
     """... or in arithmetic operations of the whole run (all experts); give exactly one of the two."""
-    milestones: tuple[Fraction, ...] = (0.1, 0.25, 0.5, 0.75, 1.0)
+    milestones: Annotated[tuple[Fraction, ...], Field(min_length=1)] = (0.1, 0.25, 0.5, 0.75, 1.0)
     """Shares of the budget at which a checkpoint is kept; the last is 1."""
 
     @model_validator(mode="after")
@@ -147,8 +147,8 @@ class Compute(Model):
     engine: Literal["auto", "cpu", "triton", "torch", "reference"] = "auto"
     """Engine that computes the perturbed losses; they differ in speed and rounding; `auto` takes the best one
     available."""
-    device: str = "cpu"
-    """Torch device for training and evaluation."""
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$")] = "cpu"
+    """Torch device for training and evaluation: `cpu`, `cuda`, `cuda:1` or `mps`."""
     threads: Positive = 1
     """Threads of one training process."""
     workers: Positive = 1

@@ -11,8 +11,6 @@ continues after the last one, and the folder itself appears only when it is comp
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ from tqdm import tqdm
 from soma.config.data import Source
 from soma.data.sources import Document, Part, parts
 from soma.errors import SomaError
-from soma.files.atomic import atomic_path, read_json, write_json
+from soma.files.atomic import atomic_path, check_own, move_directory, read_json, write_json
 from soma.files.hashes import check_files, describe_files
 
 FORMAT = 1
@@ -38,6 +36,7 @@ SCHEMA = pa.schema(
     }
 )
 _ROW_GROUP_DOCUMENTS, _ROW_GROUP_BYTES = 4096, 8 << 20
+_WRITTEN = ("documents-*.parquet", "progress.json", "manifest.json")
 _LARGEST_DOCUMENT = 1 << 30  # parquet cannot hold a value of 2 GB
 
 
@@ -76,9 +75,7 @@ def download(source: Source, directory: Path) -> dict[str, Any]:
         "files": {piece["file"]: piece["stored"] for piece in pieces},
     }
     write_json(partial / "manifest.json", manifest)
-    if directory.exists():
-        shutil.rmtree(directory)
-    os.replace(partial, directory)
+    move_directory(partial, directory, _WRITTEN)
     (directory / "progress.json").unlink()
     return manifest
 
@@ -118,6 +115,7 @@ def _resume(partial: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
                     break
                 pieces.append(piece)
     known = {piece["file"] for piece in pieces}
+    check_own(partial, _WRITTEN)
     partial.mkdir(parents=True, exist_ok=True)
     for path in partial.iterdir():
         if path.name not in known:

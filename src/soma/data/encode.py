@@ -41,6 +41,7 @@ SCHEMA = pa.schema(
         "host": pa.string(),
     }
 )
+_WRITTEN = ("bytes.bin", "documents.parquet", "manifest.json")
 _ROW_GROUP = 1 << 16
 
 # ASCII needs no NFKC, and case folding is lower-casing; str.split also splits at the four separators 0x1c to 0x1f.
@@ -102,7 +103,7 @@ def encode(role: Role, data: Data, source_directory: Path, output: Path) -> dict
     digest = hashlib.sha256()
     offset = documents = text_bytes = 0
     rows: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
-    with atomic_directory(output) as folder:
+    with atomic_directory(output, _WRITTEN) as folder:
         with (
             (folder / "bytes.bin").open("wb") as stream,
             pq.ParquetWriter(folder / "documents.parquet", SCHEMA, compression="zstd") as index,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -36,18 +38,75 @@ def atomic_path(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_directory(target: Path) -> Iterator[Path]:
-    """Yield a temporary directory that replaces `target` when the block ends without an error."""
+def atomic_directory(target: Path, holds: Collection[str]) -> Iterator[Path]:
+    """Yield a temporary directory that replaces `target` when the block ends without an error.
+
+    Args:
+        holds: the files that its writer makes, as shell patterns of paths inside it.
+
+    Raises:
+        SomaError: before anything is written, if `target` is anything else than such a folder (`check_own`).
+    """
+    check_own(target, holds)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     os.chmod(temporary, 0o755)
     try:
         yield temporary
-        if target.exists():
-            shutil.rmtree(target)
-        os.replace(temporary, target)
+        move_directory(temporary, target, holds)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def move_directory(made: Path, target: Path, holds: Collection[str]) -> None:
+    """Put a finished directory in the place of `target`; arguments and errors as of `atomic_directory`."""
+    check_own(target, holds)
+    if target.exists():
+        # The old one leaves by a rename, so that no moment shows half of it.
+        old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        os.replace(target, old)
+        os.replace(made, target)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        os.replace(made, target)
+
+
+def remove_directory(target: Path, holds: Collection[str]) -> None:
+    """Remove a directory if there is one; arguments and errors as of `atomic_directory`."""
+    check_own(target, holds)
+    shutil.rmtree(target, ignore_errors=True)
+
+
+def check_own(target: Path, holds: Collection[str]) -> None:
+    """Raise a `SomaError` unless `target` is free, empty, or a folder with no file but those that its writer makes.
+
+    Args:
+        holds: these files, as shell patterns of paths inside it.
+    """
+    if target.is_symlink():
+        raise SomaError(f"{target} is a link, which is not replaced; name another place, or remove the link.")
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise SomaError(f"{target} is a file, which is not replaced by a folder; name another place.")
+    if Path.cwd().resolve().is_relative_to(target.resolve()):
+        raise SomaError(f"{target} is the current folder or contains it, so it is not replaced; name another place.")
+    patterns = (*holds, _SNAKEMAKE)
+    for path in sorted(target.rglob("*")):
+        folder = path.is_dir() and not path.is_symlink()
+        unfinished = None if folder else _TEMPORARY.fullmatch(path.name)
+        inside = path.with_name(unfinished[1] if unfinished else path.name).relative_to(target).as_posix()
+        if not any(fnmatchcase(inside, p) or (folder and p.startswith(f"{inside}/")) for p in patterns):
+            raise SomaError(
+                f"{target} holds `{inside}`, which was not made by what would replace this folder; move it away, or "
+                "name another place."
+            )
+
+
+_TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}")
+"""Name of the temporary file of `atomic_path`, which a kill leaves behind."""
+_SNAKEMAKE = ".snakemake_timestamp"
+"""File that Snakemake puts into every folder that a rule makes."""
 
 
 def write_bytes(target: Path, data: bytes) -> None:

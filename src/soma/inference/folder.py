@@ -31,6 +31,7 @@ FORMAT = 1
 MANIFEST = "ensemble.json"
 WEIGHTS = "weights.safetensors"
 _ROUTING = {"features": ("features.json", "features.npz", "vocabulary.json"), "router": ("router.json", "router.npz")}
+_WRITTEN = (MANIFEST, WEIGHTS, "README.md", *(f"{kind}/{name}" for kind, names in _ROUTING.items() for name in names))
 
 
 def export(
@@ -88,7 +89,7 @@ def export(
         "routed": bool(routing),
         "sources": dict(sources),
     }
-    with atomic_directory(output) as directory:
+    with atomic_directory(output, _WRITTEN) as directory:
         save_tensors(directory / WEIGHTS, {"bodies": experts.theta, "heads": heads}, {"run": run, "iterate": iterate})
         names = [WEIGHTS]
         for kind, source in routing.items():

@@ -19,6 +19,7 @@ def collect(
     judged_claims: Sequence[Judged],
     controls: pd.DataFrame,
     sizes: pd.DataFrame,
+    ngrams: pd.DataFrame,
 ) -> dict[str, Any]:
     """Collect the losses of Tables 4 and 9, all differences of claims and controls with intervals, and the verdicts.
 
@@ -26,6 +27,7 @@ def collect(
         losses: rows of `fixed_size.losses`.
         judged_claims: every claim with its differences and verdict.
         controls, sizes: rows of `controls.controls` and `controls.sizes`.
+        ngrams: rows of `fixed_size.ngrams`.
     """
     ends = sizes[sizes["iterate"] == "last"]
     verdicts = {judged.claim: judged.verdict for judged in judged_claims}
@@ -39,6 +41,7 @@ def collect(
             for control, rows in controls[controls["seeds"] > 0].groupby("control")
         },
         "sizes": {row.arm: float(row.loss) for row in ends.itertuples()},
+        "references": {row.model: float(row.loss) for row in ngrams[ngrams["set"] == "test"].itertuples()},
         "verdicts": {name: sum(v == name for v in verdicts.values()) for name in sorted(set(verdicts.values()))}
         | {"text": counted(judged_claims)},
         "claims": statuses,

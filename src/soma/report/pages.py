@@ -26,6 +26,7 @@ CAMPAIGN = Path("results/small")
 TABLES = {
     "test loss": "table4",
     "external loss": "table9",
+    "references": "table4",
     "differences": "claims",
     "claims": "claims",
     "verdicts": "claims",

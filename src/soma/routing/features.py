@@ -170,7 +170,7 @@ def build_features(windows: Windows, settings: Routing, seed: int, output: Path)
         "blank_in_sample": int((np.diff(tfidf_NV.indptr) == 0).sum()),
         "scikit_learn": sklearn.__version__,
     }
-    with atomic_directory(output) as directory:
+    with atomic_directory(output, ("features.npz", "vocabulary.json", "features.json")) as directory:
         np.savez(directory / "features.npz", **{k: v.astype(np.float32) for k, v in arrays.items()})
         write_json(directory / "vocabulary.json", words)
         seal(directory, "features", record, ["features.npz", "vocabulary.json"])

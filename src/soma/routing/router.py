@@ -129,7 +129,7 @@ def build_router(
             "priced": np.bincount((s_ND - fit.prices_K).argmax(axis=1), minlength=n).tolist(),
         },
     }
-    with atomic_directory(output) as directory:
+    with atomic_directory(output, ("router.npz", "router.json")) as directory:
         np.savez(directory / "router.npz", centroids=fit.centroids_KD, prices=fit.prices_K, sizes=fit.sizes_K)
         seal(directory, "router", record, ["router.npz"])
     return Router.load(output, features)

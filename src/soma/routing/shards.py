@@ -123,7 +123,7 @@ def build_shards(
         "share": (sizes_K / n).tolist() * owners,
         **{part: _ranges(counts) * owners for part, counts in counts_K.items()},
     }
-    with atomic_directory(output) as directory:
+    with atomic_directory(output, (*_FILES, "shards.json")) as directory:
         np.save(directory / "train.npy", order[~held_out])
         np.save(directory / "validation.npy", order[held_out])
         seal(directory, "shards", record, _FILES)

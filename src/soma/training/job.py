@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import platform
-import shutil
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from soma.accounting.machine import device_name
 from soma.config.training import Compute
 from soma.data.windows import TrainWindows
 from soma.errors import SomaError
-from soma.files.atomic import atomic_path, read_json, write_json
+from soma.files.atomic import atomic_path, read_json, remove_directory, write_json
 from soma.files.hashes import sha256_file, sha256_json
 from soma.forward import distributed
 from soma.forward.engine import Engine
@@ -154,7 +153,7 @@ def _train(
         raise SomaError(f"{note}; start it again to continue.") from None
     if leader:
         _publish(trainer.progress, run, part, facts, output, how, engine, device_name(device))
-        shutil.rmtree(resume, ignore_errors=True)
+        remove_directory(resume, (state_file.name,))
 
 
 def _publish(

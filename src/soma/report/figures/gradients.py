@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,47 +33,70 @@ from soma.report.paper import PaperValues
 from soma.report.place import Label, wrapped
 from soma.report.style import Drawing, log_axis, panels
 
-_COMPARABLE = 2.0
-"""Largest ratio of the paper's number of updates to ours, or the inverse, for drawing its points in Figure 4."""
+
+def _sizes(plan: Plan, arms: Iterable[str]) -> str:
+    """Name N, width and number of seeds of arms, each as a range where arms differ."""
+    runs = [plan.arm_runs[arm] for arm in arms]
+    values = {
+        "N": [own[0].experts for own in runs],
+        "width": [own[0].settings.width for own in runs],
+        "n": [len(own) for own in runs],
+    }
+    return ", ".join(f"{name} = {_range(own)}" for name, own in values.items()) + " seeds"
+
+
+def _range(values: Collection[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low} to {high}"
 
 
 def figure4(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
-    """Draw test loss with independent minus summed losses, by update, early and late in training."""
-    drawn = rows.loc[rows["phase"].isin(["early", "late"]), ["phase", "update", "difference", *ENDS, "seeds", "run"]]
-    theirs, words = list[Point](), []
+    """Draw the test loss of both arms by update, early and late in training, and below it their difference."""
+    columns = ["phase", "update", *_RULES, "difference", *ENDS, "seeds", "run"]
+    drawn = rows.loc[rows["phase"].isin(["early", "late"]), columns]
+    product = plan.config.products.paired
+    theirs = list[Point]()
     for phase, key in (("early", "paired_reductions"), ("late", "paired_differences")):
-        given, updates = paper.tables["figure4"][phase], drawn.loc[drawn["phase"] == phase, "update"]
-        if updates.min() / _COMPARABLE <= given["updates"] <= updates.max() * _COMPARABLE:
-            theirs += [{"phase": phase, "update": given["updates"], "difference": -value} for value in given[key]]
-        else:
-            span = f"−{min(given[key])} to −{max(given[key])} nats per byte"
-            words.append(f"{phase} {span} after {given['updates']:,} updates")
-    note = f"Below zero independent losses are better. {INTERVALS}"
-    note += " Crosses: the paper's seeds, N=4, on its own text." if theirs else ""
-    note += f" The paper's, N=4, too far off to be drawn: {'; '.join(words)}." if words else ""
-    from_seed = plan.arms[plan.config.products.paired.early[0]].start == "seed"
+        given = paper.tables["figure4"][phase]
+        theirs += [{"phase": phase, "update": given["updates"], "difference": -value} for value in given[key]]
+    note = (
+        f"{_sizes(plan, (*product.early, *product.late))}. Above: mean test loss over seeds. Below: the paired "
+        f"difference; below zero independent losses are better. {INTERVALS} Crosses: the paper's seeds, N = "
+        f"{paper.tables['figure4']['early']['n']}, on its own text, at its own number of updates."
+    )
+    from_seed = plan.arms[product.early[0]].start == "seed"
     titles = {
         "early": "From the seed run" if from_seed else "Early: a short run continued",
         "late": "Late: a trained ensemble continued",
     }
-    figure, axes = panels(2, note)
-    for axis, (phase, name) in zip(axes[0], titles.items(), strict=True):
+    figure, axes = panels(2, note, rows=2, size=(8.6, 6.2), sharex="col", gridspec_kw={"height_ratios": [1, 1.3]})
+    labels = []
+    for (above, below), (phase, name) in zip(axes.T, titles.items(), strict=True):
         own = drawn[drawn["phase"] == phase]
+        above.set_title(name)
         if own.empty:
-            nothing(axis)
+            nothing(above)
+            nothing(below)
             continue
-        axis.plot(own["update"], own["difference"], color=COLOURS[0], linewidth=1)
-        intervals(axis, own["update"], own, "difference", COLOURS[0])
-        crosses(axis, [row for row in theirs if row["phase"] == phase], "update", "difference")
-        zero(axis)
-        log_axis(axis)
-        axis.ticklabel_format(axis="y", style="plain", useOffset=False)
-        axis.set_xlabel("updates")
-        axis.set_title(name)
-    axes[0, 0].set_ylabel("independent minus summed\n(nats per byte)")
-    return Drawing(figure, with_paper(drawn, theirs))
+        ends = list[Label]()
+        for rule, colour in zip(_RULES, COLOURS, strict=False):
+            above.plot(own["update"], own[rule], color=colour, marker="o", markersize=3.5)
+            ends.append(Label(rule, own["update"].iloc[-1], own[rule].iloc[-1], colour))
+        labels.append((above, ends))
+        below.plot(own["update"], own["difference"], color=MUTED, linewidth=1)
+        intervals(below, own["update"], own, "difference", "black")
+        crosses(below, [row for row in theirs if row["phase"] == phase], "update", "difference")
+        zero(below)
+        log_axis(below)
+        for axis in (above, below):
+            axis.ticklabel_format(axis="y", style="plain", useOffset=False)
+        below.set_xlabel("updates")
+    axes[0, 0].set_ylabel(TEST)
+    axes[1, 0].set_ylabel("independent minus summed\n(nats per byte)")
+    return Drawing(figure, with_paper(drawn, theirs), beside=labels)
 
 
+_RULES = ("independent", "summed")
 _ENDS = {"first": "At the first milestone", "last": "At the end of training"}
 
 
@@ -130,11 +154,13 @@ def figure10(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     drawn = means_over_runs(by_end(rows), keys, values)
     drawn.insert(1, "expert_coordinates", drawn["coordinates"] / drawn["experts"])
     drawn["double"] = drawn["precision"] == "fp64"
-    most = int(drawn["n_pert"].max())
+    most, product = int(drawn["n_pert"].max()), plan.config.products.variance
     theirs = overlay.variance(plan, paper) if most == paper.tables["table1"]["n_pert"] else []
+    why = _why(plan, drawn[drawn["n_pert"] == most])
     note = (
-        "Points: measured in FP32; squares: in FP64; lines: predicted. Means over runs and chunks; bars: 95 % of one "
-        "run and chunk over its probes. "
+        "Points: measured in FP32; squares: in FP64; lines: predicted. Means over "
+        f"{_range([len(plan.arm_runs[arm]) for arm in product.arms])} runs (n, seeds) and {product.chunks} chunks; "
+        f"bars: 95 % of one run and chunk over its {product.probes} probes. {why} "
         + (f"Crosses: the paper's after 10,000 updates, n_pert = {most}." if theirs else ELSEWHERE)
     )
     figure, axes = panels(2, note, size=(8.8, 4.5))
@@ -146,14 +172,30 @@ def figure10(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
         log_axis(axis, base=2)
         log_axis(axis, "y")
     sizes = drawn.groupby("experts")["expert_coordinates"].mean()
-    left.set_xticks(sizes.index, [f"{n}\n{_short(size)}" for n, size in sizes.items()])
-    left.set_xlabel("number of experts N, and coordinates of one")
+    widths = {plan.arms[arm].experts: plan.arm_runs[arm][0].settings.width for arm in product.arms}
+    left.set_xticks(sizes.index, [f"{n}\n{widths[n]}\n{_short(size)}" for n, size in sizes.items()])
+    left.set_xlabel("number of experts N, their width, and perturbed coordinates of one")
     left.set_ylabel("variance / squared norm of the gradient")
     left.set_title(f"Against N, n_pert = {most}")
     right.set_xlabel("n_pert")
     right.set_title("Against n_pert, at the end of training")
     drawn = with_paper(drawn.drop(columns="double"), theirs)
     return Drawing(figure, drawn, beside=[(left, ends), (right, lines)])
+
+
+def _why(plan: Plan, rows: pd.DataFrame) -> str:
+    """Say how far an expert's coordinates and the variance fall between the two largest N, and how heads bear on it."""
+    runs = sorted((plan.arm_runs[arm][0] for arm in plan.config.products.variance.arms), key=lambda run: run.experts)
+    words = "The prediction follows the perturbed coordinates of one expert, not N"
+    if len(runs) < 2:
+        return words + "."
+    few, many = runs[-2:]
+    end = rows[(rows["end"] == "last") & ~rows["double"]].set_index("experts")["variance"]
+    words += f": from N={few.experts} to N={many.experts} they fall {few.model.size / many.model.size:.2f} times and "
+    words += f"the variance at the end {end[few.experts] / end[many.experts]:.2f} times"
+    if few.trains_head and not many.trains_head:
+        words += f", since N={many.experts} shares one frozen head, and its bodies take what the heads leave"
+    return words + "."
 
 
 def _short(count: float) -> str:
@@ -211,13 +253,14 @@ def figure11(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
         theirs = [{"part": "variance", "quantity": "ratio", "at": 0, "measured": given["independent_over_summed"]}]
     columns = {
         "variance": ["part", "run", "quantity", "experts", "measured", "standard_error", "predicted"],
-        "split": ["part", "run", "group", "batch", "n_pert", "error", "error_se", "predicted", "best_measured",
-                  "best_predicted"],
+        "split": ["part", "run", "group", "batch", "n_pert", "error", "error_se", "predicted", "nu",
+                  "best_measured", "best_predicted"],
     }  # fmt: skip
     drawn = rows[[c for c in dict.fromkeys(columns["variance"] + columns["split"]) if c in rows]]
     note = (
-        "A point per run, thin lines join a run's; bars: 95 % over its sets of probes. Dashes and thick lines: "
-        "predicted. Rings: the smallest measured error; triangles: the B predicted to be best."
+        f"{_sizes(plan, [plan.config.products.objective.arm])}. A point per run, with its own marker; bars: 95 % over "
+        f"sets of probes. Dashes and lines: predicted, right for each run{_noise(split)}. Rings: the smallest "
+        "measured error; strokes at the foot: the B predicted to be best."
         + (" Cross: the paper's ratio." if theirs else "")
     )
     widths = {"width_ratios": [1, 0.7, 1.8]}
@@ -238,6 +281,13 @@ def figure11(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     else:
         labels = _split_panel(axes[0, 2], split)
     return Drawing(figure, with_paper(drawn, theirs), beside=[(axes[0, 2], labels)])
+
+
+def _noise(rows: pd.DataFrame) -> str:
+    """Say how far apart the runs' ratios of gradient noise to signal lie."""
+    if rows.empty:
+        return ""
+    return f", whose gradient noise over signal, ν, is {rows['nu'].min():.1f} to {rows['nu'].max():.1f}"
 
 
 def _variances(axis: Axes, rows: pd.DataFrame) -> None:
@@ -261,18 +311,19 @@ def _split_panel(axis: Axes, rows: pd.DataFrame) -> list[Label]:
     groups = sorted(rows["group"].dropna().unique())
     for i, group in enumerate(groups):
         own, colour = rows[rows["group"] == group], COLOURS[i]
-        for _, run in own.groupby("run", sort=False):
+        for (_, run), marker in zip(own.groupby("run", sort=False), itertools.cycle("os^Dv"), strict=False):
             axis.errorbar(
-                run["batch"], run["error"], yerr=NORMAL * run["error_se"], fmt="o-", markersize=3, color=colour,
-                linewidth=0.5, elinewidth=0.8,
+                run["batch"], run["error"], yerr=NORMAL * run["error_se"], fmt=marker, markersize=3.5, color=colour,
+                elinewidth=0.8,
             )  # fmt: skip
+            axis.plot(run["batch"], run["predicted"], color=colour, linewidth=0.8)
             best = run[run["batch"] == run["best_measured"]]
             axis.plot(best["batch"], best["error"], marker="o", markersize=9, mfc="none", color=colour)
-        line = own.groupby("batch", as_index=False)["predicted"].mean()
-        axis.plot(line["batch"], line["predicted"], color=colour, linewidth=1.6)
-        for best in own["best_predicted"].unique():
-            axis.plot(best, 0.02, marker="^", color=colour, transform=axis.get_xaxis_transform(), linestyle="none")
-        tip = line.iloc[-1]
+            axis.plot(
+                run["best_predicted"].iloc[0], 0.02, marker="|", markersize=8, color=colour, linestyle="none",
+                transform=axis.get_xaxis_transform(),
+            )  # fmt: skip
+        tip = own[own["batch"] == own["batch"].max()].mean(numeric_only=True)
         words = "independent" if group == 1 else f"{int(group)} summed"
         labels.append(Label(words, tip["batch"], tip["predicted"], colour))
     log_axis(axis, base=2)
@@ -297,7 +348,7 @@ def estimators(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     left.set_xlabel(TEST)
     intervals(middle, list(at), drawn, "difference", COLOURS[0], vertical=False)
     zero(middle, vertical=True)
-    middle.set_xlabel("first minus this (nats per byte)")
+    middle.set_xlabel("first minus this (nats per byte)\nbelow zero: the first is better")
     right.errorbar(
         drawn["relative_variance"],
         at,

@@ -114,7 +114,8 @@ def estimators(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
     )  # fmt: skip
     notes = (
         "Not in the paper. " + LOSS_NOTE,
-        f"{SEED_NOTE} All arms have the same operations, lr, eps, start and batches.",
+        f"First minus this: below zero the first is better. {SEED_NOTE}",
+        "All arms have the same operations, lr, eps, start and batches.",
         f"Variance (relative to the squared norm of the exact gradient) and cosine: {int(rows['repeats'].iloc[0])} "
         "estimates on one batch at the weights of one run, the same for all. `s.e.`: standard error over them.",
         *watermark_notes(plan),
