@@ -69,4 +69,6 @@ def _grouped(plan: Plan) -> Iterator[tuple[str, str]]:
 
 def base_minus_ablation(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
     """Return what C12 claims: the base better than every ablation."""
-    return [difference_of(row, f"base minus {row.arm}") for row in rows[rows["group"] != "base"].itertuples()]
+    (base,) = rows.loc[rows["group"] == "base", "run"]
+    own = rows[rows["group"] != "base"].assign(run=lambda table: f"{base} " + table["run"])
+    return [difference_of(row, f"base minus {row.arm}") for row in own.itertuples()]

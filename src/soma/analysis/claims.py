@@ -99,9 +99,10 @@ def _unsearched(plan: Plan, differences: Sequence[Difference], chosen: Mapping[s
     """
     arm_of = {run.id: arm for arm, runs in plan.arm_runs.items() for run in runs}
     arm_of |= {run.id: arm for arm in chosen if arm in plan.arm_runs for run in plan.arm_runs[arm]}
+    base = dict.fromkeys(plan.groups.get("sweep", ()), plan.config.products.sweep.arm)  # whose rates its variants have
     compared: dict[str, None] = {}
     for difference in differences:
         arms = dict.fromkeys(arm_of[run] for run in difference.run.split() if run in arm_of)
         if difference.unit == LOSS and not difference.theory and len(arms) > 1:
-            compared |= arms
+            compared |= dict.fromkeys(base.get(arm, arm) for arm in arms)
     return "; ".join(f"{arm} ({chosen[arm]})" for arm in compared if arm in chosen)
