@@ -34,7 +34,7 @@ def test_a_clone_of_the_whole_campaign_has_nothing_to_do(toy, tmp_path):
 
     numbers = json.loads(clone.dvc("metrics", "show", "--json"))[""]["data"]["results/toy/metrics.json"]["data"]
     assert {"soma-n2", "spsa-n1-p8"} <= numbers["test loss"].keys() & numbers["external loss"].keys()
-    assert sum(numbers["verdicts"].values()) == len(numbers["claims"]) == 16
+    assert sum(numbers["verdicts"].values()) == len(numbers["claims"]) == 18
     assert numbers["differences"]["C1a"]["SOMA minus spsa-n1-p8"].keys() >= {"mean", "low", "high"}
     clone.dvc("plots", "show")
     page = (clone.folder / "dvc_plots/index.html").read_text()

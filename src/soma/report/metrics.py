@@ -42,8 +42,8 @@ def collect(
         },
         "sizes": {row.arm: float(row.loss) for row in ends.itertuples()},
         "references": {row.model: float(row.loss) for row in ngrams[ngrams["set"] == "test"].itertuples()},
-        "verdicts": {name: sum(v == name for v in verdicts.values()) for name in sorted(set(verdicts.values()))}
-        | {"text": counted(judged_claims)},
+        "verdicts": {name: sum(v == name for v in verdicts.values()) for name in sorted(set(verdicts.values()))},
+        "counts": {"text": counted(judged_claims)},
         "claims": statuses,
     }
 

@@ -30,6 +30,7 @@ TABLES = {
     "differences": "claims",
     "claims": "claims",
     "verdicts": "claims",
+    "counts": "claims",
     "controls": "controls",
     "sizes": "sizes",
 }
