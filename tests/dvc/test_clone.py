@@ -74,9 +74,9 @@ def test_tables_come_with_git_and_a_new_label_needs_the_evaluation_too(clone):
 
 
 def test_what_evaluation_reads_can_be_pulled_alone_and_damaged_records_are_a_sentence(clone):
-    repository = clone(*(str(RESULTS / name) for name in ("corpus", "sets", "routing", "runs")))
+    repository = clone(*(str(RESULTS / name) for name in ("corpus", "sets", "routing", "shards", "runs")))
     (repository.folder / TABLE).unlink()
-    assert repository.planned() == {"evaluate": 3, "evaluate_ngrams": 1, **SUMMARY}
+    assert repository.planned() == {"evaluate": 3, "evaluate_ngrams": 1, "measure": 1, **SUMMARY}
     path = packed(repository.folder / RESULTS)
     path.write_text(path.read_text()[:-100] + "<<<<<<< HEAD\n")
     said = repository.run("snakemake", "-n", "--configfile", OVERLAY, check=False)
