@@ -40,7 +40,7 @@ def test_every_product_is_there_and_nothing_is_left_to_do(toy):
     for name in TABLES:
         assert {(results / f"tables/{name}.{s}").stat().st_size > 100 for s in ("md", "csv", "html")} == {True}
     for name in FIGURES:
-        assert {(results / f"figures/{name}.{s}").stat().st_size > 500 for s in ("svg", "png", "csv")} == {True}
+        assert {(results / f"figures/{name}.{s}").stat().st_size > 300 for s in ("svg", "png", "csv")} == {True}
     assert toy.planned() == {}
     assert not list((results / "resume").glob("*/*"))
 
@@ -309,7 +309,8 @@ COUNTED = remade("costs") | {"summarise_costs": 1}
 RESAMPLED = remade(
     *(SUMMARIES.keys() - {"tuning", "rates", "rates-of-arms", "widths", "pair-groups", "ablation-curves"})
 )
-OF_RUNS = remade("costs", "tuning-test", *MEASUREMENTS, losses=EVALUATED) | {
+# EGGROLL starts at random, so its widths are untouched; the ablations' histories change with their seed runs.
+OF_RUNS = remade("costs", "tuning-test", "ablation-curves", *MEASUREMENTS, losses=EVALUATED - {"widths"}) | {
     "summarise_costs": 1,
     "measure": 8,
 }

@@ -115,9 +115,9 @@ class Config(Model):
 
     @cached_property
     def searched(self) -> dict[str, Arm]:
-        """Arms that the searches of `products.rates` derive, by name."""
+        """Arms that the searches of `products.rates` derive, by name; the order of the searches means nothing."""
         out: dict[str, Arm] = {}
-        for where, search in self.products.rates.items():
+        for where, search in sorted(self.products.rates.items()):
             for name, change in search.variants.items():
                 try:
                     out[name] = Arm.model_validate(merge(self.arms[search.arm].model_dump(), change))
