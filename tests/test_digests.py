@@ -124,7 +124,7 @@ def test_what_can_change_no_byte_does_not_count(changes, label, file, old, new):
         ("table/table4", CATALOGUE, "Table 4. Test loss", "Table 4. Loss"),
         ("table/claims", CATALOGUE, "With equal tuning", "Equally tuned"),
         ("table/claims", "analysis/gradients.py", "ALLOWED = 0.1", "ALLOWED = 0.2"),
-        ("metrics", "analysis/tuning.py", "return [Difference(", "return [] and [Difference("),
+        ("metrics", "analysis/tuning.py", "return [difference_of(", "return [] and [difference_of("),
         ("summary", CATALOGUE, "Table 5. Against", "Table 5. Beside"),
         ("summarise/sizes", "analysis/controls.py", '"monolith"', '"one model"'),
     ],

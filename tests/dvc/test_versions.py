@@ -40,7 +40,7 @@ def test_a_new_version_is_recorded_compared_and_left_again(copy):
 
     copy.run("git", "checkout", "--quiet", "HEAD~1")
     # Settings, records and tables are from the old version, losses from the new one: they must count as outdated.
-    assert copy.planned()["summarise"] == 1
+    assert "summarise" in copy.planned()
     copy.dvc("checkout")
     assert "relabelled" not in (copy.folder / TABLE).read_text()
     assert copy.planned() == {}

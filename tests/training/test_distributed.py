@@ -83,7 +83,7 @@ def test_any_number_of_workers_gives_the_same_bytes(inputs, run, engine, counts)
 
 def sessions(state):
     """Count the sessions of a state that is replaced meanwhile: safetensors opens a file by its name twice."""
-    same = state.with_name("same.safetensors")
+    same = state.parent.with_name("same.safetensors")
     same.unlink(missing_ok=True)
     same.hardlink_to(state)
     return len(load_tensors(same)[1]["ledger"]["sessions"])

@@ -32,7 +32,7 @@ def errors_as_one_sentence():
 
 with errors_as_one_sentence():
     # Snakemake has merged these files already; a key that stands twice in one can only be seen in the file.
-    for path in workflow.configfiles:
+    for path in workflow.configfiles if workflow.is_main_process else ():
         read_yaml(Path(path))
     CONFIG = campaign_config(BASE, config)
     PLAN = make_plan(CONFIG)

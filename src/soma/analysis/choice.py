@@ -49,15 +49,18 @@ def lowest(losses: Sequence[float], base: str) -> int:
     return int(np.nanargmin(losses))
 
 
-def outcome(plan: Plan, rows: pd.DataFrame, arm: str) -> dict[str, Any]:
-    """Compute the loss of a setting over its seeds; a run that ends without a finite loss is a failure.
+def outcome(plan: Plan, rows: pd.DataFrame, arm: str, update: int | None = None) -> dict[str, Any]:
+    """Compute the loss of a setting over its seeds; a run without a finite loss is a failure.
+
+    Args:
+        update: milestone; None means the end of the budget.
 
     Returns:
         `loss`, the mean over seeds, `sd`, their sample standard deviation, `seed_low` and `seed_high`, the 95 %
         interval over seeds, `seeds`, `failed` runs, and the ids of all (`run`).
     """
     runs = plan.arm_runs[arm]
-    losses = np.array([final_loss(rows, run, plan.arms[arm].active) for run in runs])
+    losses = np.array([loss_at(rows, run, update or run.updates, plan.arms[arm].active) for run in runs])
     finite = np.isfinite(losses)
     whole = bool(finite.all())
     interval = seed_interval(losses) if whole else None

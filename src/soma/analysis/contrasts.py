@@ -100,6 +100,12 @@ def loss_row(plan: Plan, scores: Scores, side: Side) -> dict[str, Any]:
     return where | loss_columns(mean, draws)
 
 
+def own_loss(plan: Plan, scores: Scores, side: Side) -> dict[str, Any]:
+    """Return `loss_row` with other names for its intervals (`loss_low` ...), so that a difference can stand beside."""
+    row = loss_row(plan, scores, side)
+    return {f"loss_{name}" if name in ("low", "high", "seed_low", "seed_high") else name: v for name, v in row.items()}
+
+
 def loss_columns(per_seed: NDArray[np.float64], draws: NDArray[np.float64]) -> dict[str, Any]:
     """Return the columns of a loss averaged over seeds, with its intervals; arguments as in `difference_row`."""
     interval = percentile_interval(float(per_seed.mean()), draws.mean(axis=1))
@@ -107,9 +113,8 @@ def loss_columns(per_seed: NDArray[np.float64], draws: NDArray[np.float64]) -> d
 
 
 def against(plan: Plan, scores: Scores, base: str, arm: str) -> dict[str, Any]:
-    """Return an arm's loss with its intervals (`loss_low` ...) and, except for the base, the base minus the arm."""
-    row = loss_row(plan, scores, Side(arm))
-    row |= {f"loss_{end}": row.pop(end) for end in ("low", "high", "seed_low", "seed_high")}
+    """Return an arm's loss as `own_loss` and, except for the base, the base minus the arm."""
+    row = own_loss(plan, scores, Side(arm))
     if arm == base:
         return row
     return row | {key: value for key, value in contrast(plan, scores, Side(base), Side(arm)).items() if key != "run"}
@@ -149,15 +154,29 @@ def at_equal_cost(
     return difference_at(*at) | {"run": " ".join(runs)}
 
 
-def at_budget(plan: Plan, scores: Scores, arm: str, operations: float) -> AtBudget:
-    """Return an arm's loss at a budget of operations, for those of its seeds whose curves cover it."""
+def at_budget(
+    plan: Plan, scores: Scores, arm: str, budget: float, cost: Mapping[str, Sequence[float]] | None = None
+) -> AtBudget:
+    """Return an arm's loss at a budget, for those of its seeds whose curves cover it.
+
+    Args:
+        cost: cumulative cost of every run at each of its milestones; None means arithmetic operations.
+    """
     by_seed: AtBudget = {}
     for run in plan.arm_runs[arm]:
-        spent = [float(run.operations(update)) for update in run.milestones]
-        at = scores.at_budget(run.id, run.milestones, spent, operations, "last", plan.arms[arm].active)
+        spent = [float(run.operations(update)) for update in run.milestones] if cost is None else cost[run.id]
+        at = scores.at_budget(run.id, run.milestones, spent, budget, "last", plan.arms[arm].active)
         if at is not None:
             by_seed[run.seed] = at
     return by_seed
+
+
+def averaged(plan: Plan, arm: str, at: AtBudget) -> dict[str, Any]:
+    """Return the columns of an arm's loss at a budget over the seeds that cover it; if there is none, it is NaN."""
+    means, draws, between = zip(*at.values(), strict=True) if at else ((np.nan,), (np.full(1, np.nan),), (False,))
+    runs = " ".join(run.id for run in plan.arm_runs[arm] if run.seed in at)
+    facts = {"interpolated": any(between), "seeds": len(at), "run": runs}
+    return loss_columns(np.array(means), np.stack(draws, axis=1)) | facts
 
 
 def difference_at(ours: AtBudget, theirs: AtBudget) -> dict[str, Any]:

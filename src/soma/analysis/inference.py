@@ -9,10 +9,12 @@ import pandas as pd
 
 from soma.analysis.contrasts import (
     Side,
+    at_budget,
+    averaged,
     contrast,
     difference_row,
     loss_columns,
-    loss_row,
+    own_loss,
     scores_of,
 )
 from soma.analysis.costs import by_milestone, seconds_of_arms
@@ -37,8 +39,7 @@ def serving(plan: Plan, rows: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame
     for arm in product.arms:
         end = plan.arm_runs[arm][0].updates
         for update in sorted({end, as_long_as_the_few(plan, costs) if arm == product.many else end}):
-            row = loss_row(plan, scores, Side(arm, update))
-            row |= {f"loss_{end}": row.pop(end) for end in ("low", "high", "seed_low", "seed_high")}
+            row = own_loss(plan, scores, Side(arm, update))
             row |= {"update": update, "token_operations": token_operations(plan, arm)}
             if arm == product.many:
                 row |= contrast(plan, scores, Side(product.many, update), Side(product.few))
@@ -79,20 +80,8 @@ def at_one_cost(plan: Plan, rows: pd.DataFrame, costs: pd.DataFrame) -> pd.DataF
     budget = product.device_seconds or min(times[-1] for times in seconds.values())
     out = []
     for arm in product.arms:
-        at = {
-            run.id: scores.at_budget(run.id, run.milestones, seconds[run.id], budget, "last", plan.arms[arm].active)
-            for run in plan.arm_runs[arm]
-        }
-        covered = {run: loss for run, loss in at.items() if loss is not None}
-        losses = [(loss, draws) for loss, draws, _ in covered.values()] or [(np.nan, np.full(1, np.nan))]
-        row = loss_columns(np.array([loss for loss, _ in losses]), np.stack([draws for _, draws in losses], axis=1))
         where = {"arm": arm, "device_seconds": budget, "token_operations": token_operations(plan, arm)}
-        facts = {
-            "interpolated": any(loss[2] for loss in covered.values()),
-            "seeds": len(covered),
-            "run": " ".join(covered),
-        }
-        out.append(where | row | facts)
+        out.append(where | averaged(plan, arm, at_budget(plan, scores, arm, budget, seconds)))
     return pd.DataFrame(out)
 
 

@@ -19,13 +19,13 @@ import pandas as pd
 from soma.analysis.contrasts import (
     AtBudget,
     Side,
-    against,
     at_budget,
     at_equal_cost,
+    averaged,
     contrast,
     difference_at,
-    loss_columns,
     loss_row,
+    own_loss,
     scores_of,
     shared_seeds,
 )
@@ -152,7 +152,7 @@ def budgets(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
             if at is not None:
                 s = plan.arm_runs[arm][0].settings
                 sizes = {"experts": s.experts, "n_pert": s.n_pert, "batch": s.batch * s.accumulation}
-                covering.append({"operations": budget, "arm": arm} | sizes | _averaged(plan, arm, at))
+                covering.append({"operations": budget, "arm": arm} | sizes | averaged(plan, arm, at))
         best = min(covering, key=lambda row: float(row["loss"]), default=None) if len(covering) > 1 else None
         out += [row | {"best": row is best} for row in covering]
     return pd.DataFrame(out)
@@ -191,7 +191,7 @@ def best_counts(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
                 continue
             best, second, *_ = sorted(covering, key=lambda n: np.mean([loss for loss, _, _ in covering[n].values()]))
             cell = {"total": total, "per_expert": each, "best": best, "second": second}
-            loss = _averaged(plan, arms[best], covering[best])["loss"]
+            loss = averaged(plan, arms[best], covering[best])["loss"]
             out.append(
                 cell | {"loss": loss} | _difference(plan, covering[best], covering[second], arms[best], arms[second])
             )
@@ -218,7 +218,7 @@ def per_expert(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
         if ours is None or theirs is None:
             continue
         where = {"experts": n, "fewest": few, "arm": arm, "operations": each}
-        losses = {"loss": _averaged(plan, arm, ours)["loss"], "other": _averaged(plan, base, theirs)["loss"]}
+        losses = {"loss": averaged(plan, arm, ours)["loss"], "other": averaged(plan, base, theirs)["loss"]}
         out.append(where | losses | _difference(plan, ours, theirs, arm, base))
     return pd.DataFrame(out)
 
@@ -227,14 +227,6 @@ def _covered(plan: Plan, scores: Scores, arm: str, operations: float) -> AtBudge
     """Return an arm's loss at a budget; None if the curve of one of its seeds does not cover it."""
     at = at_budget(plan, scores, arm, operations)
     return at if len(at) == len(plan.arm_runs[arm]) else None
-
-
-def _averaged(plan: Plan, arm: str, at: AtBudget) -> dict[str, Any]:
-    """Return the columns of an arm's loss at a budget, averaged over its seeds."""
-    means, draws, between = zip(*at.values(), strict=True)
-    runs = " ".join(run.id for run in plan.arm_runs[arm])
-    facts = {"interpolated": any(between), "seeds": len(at), "run": runs}
-    return loss_columns(np.array(means), np.stack(draws, axis=1)) | facts
 
 
 def _difference(plan: Plan, ours: AtBudget, theirs: AtBudget, our_arm: str, their_arm: str) -> dict[str, Any]:
@@ -268,7 +260,7 @@ def allocation(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
             "updates": run.updates,
             "operations": float(run.operations(run.updates)),
         }
-        out.append(row | against(plan, scores, arm, arm))
+        out.append(row | own_loss(plan, scores, Side(arm)))
     for arm, other in itertools.combinations(arms, 2):
         out.append({"arm": arm, "other": other} | contrast(plan, scores, Side(arm), Side(other)))
     return pd.DataFrame(out)

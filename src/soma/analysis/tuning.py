@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from soma.analysis.bootstrap import seed_interval
-from soma.analysis.choice import loss_at, lowest, mark_chosen, mean_loss, outcome
+from soma.analysis.choice import lowest, mark_chosen, outcome
 from soma.analysis.contrasts import (
     Side,
     difference_row,
     scores_of,
 )
-from soma.analysis.verdict import Difference
+from soma.analysis.verdict import Difference, difference_of
 from soma.plan import Plan
 
 
@@ -55,29 +54,14 @@ def search_widths(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
     """
     out = []
     for setting, name in zip(plan.config.products.widths.settings, plan.groups["widths"], strict=True):
-        runs = plan.arm_runs[name]
-        losses = {
-            u: np.array([loss_at(rows, run, u, plan.arms[name].active) for run in runs]) for u in runs[0].milestones
-        }
-        best = runs[0].milestones[lowest([mean_loss(values) for values in losses.values()], name)]
-        interval = seed_interval(losses[best])
-        facts = {"width": setting.width, "parameters": runs[0].parameters, "updates": setting.updates, "update": best}
-        ends = {f"seed_{end}": getattr(interval, end) if interval else np.nan for end in ("low", "high")}
-        facts |= {"operations": float(runs[0].operations(best)), "loss": mean_loss(losses[best])} | ends
-        out.append(facts | {"seeds": len(runs), "run": " ".join(run.id for run in runs)})
-    columns = [
-        "width",
-        "parameters",
-        "updates",
-        "update",
-        "operations",
-        "loss",
-        "seed_low",
-        "seed_high",
-        "seeds",
-        "run",
-    ]
-    return pd.DataFrame(out, columns=columns)
+        first = plan.arm_runs[name][0]
+        at = [outcome(plan, rows, name, update) for update in first.milestones]
+        best = lowest([row["loss"] for row in at], name)
+        update = first.milestones[best]
+        facts = {"width": setting.width, "parameters": first.parameters, "updates": setting.updates, "update": update}
+        out.append(facts | {"operations": float(first.operations(update))} | at[best])
+    columns = ["width", "parameters", "updates", "update", "operations", "loss", "seed_low", "seed_high", "seeds"]
+    return pd.DataFrame(out, columns=[*columns, "run"])
 
 
 def compare(plan: Plan, searched: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
@@ -109,8 +93,7 @@ def compare(plan: Plan, searched: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFr
 def equally_tuned(plan: Plan, rows: pd.DataFrame) -> list[Difference]:
     """Return what C3 claims: SOMA better than SPSA with equally tuned rates."""
     (row,) = rows[rows["seed"].isna()].itertuples()
-    ends = (row.difference, row.low, row.high, row.seed_low, row.seed_high)
-    return [Difference("SOMA minus SPSA, equally tuned", *ends, int(row.seeds), row.run)]
+    return [difference_of(row, "SOMA minus SPSA, equally tuned")]
 
 
 def spread_over_seeds(compared: pd.DataFrame) -> float:

@@ -71,7 +71,7 @@ def export_run(
     }
     opened = Published.open(entry, runs, milestones=iterate == "average")
     windows = read_json(campaign / "sets" / "validation.json")
-    routed = run.settings.partition == "clusters" and run.experts > 1
+    routed = run.clusters is not None
     return write_folder(
         opened.experts(iterate=iterate),
         output,

@@ -28,11 +28,12 @@ from soma.training.methods.eggroll import estimator, initial_weights
 
 def measure(at: Inputs) -> pd.DataFrame:
     """Measure every run at the end of its budget."""
-    return pd.DataFrame(
-        walk(opened.run, opened.checkpoints.bodies(opened.run.updates, "last")[0], text, at.product["updates"])
-        for opened in at.opened()
-        for text in [at.windows(opened.run).text]
-    )
+    out = []
+    for opened in at.opened():
+        run = opened.run
+        theta = opened.checkpoints.bodies(run.updates, "last")[0]
+        out.append(walk(run, theta, at.windows(run).text, at.product["updates"]))
+    return pd.DataFrame(out)
 
 
 def walk(run: RunSpec, theta: Tensor, text: NDArray[np.uint8], updates: int) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from soma.files.atomic import atomic_path
 from soma.plan import Plan
 from soma.report.colours import MUTED
 from soma.report.place import Labels, place
-from soma.report.table import significant
+from soma.report.table import significant, span
 
 LINE = 0.15
 """Height in inches of a line of text under the panels."""
@@ -145,11 +145,6 @@ def _campaign(plan: Plan, data: pd.DataFrame) -> str:
     campaign = f"campaign {plan.config.campaign}"
     if not runs:
         return campaign
-    parameters = _range([run.parameters for run in runs], "{:,}".format)
-    operations = _range([float(run.operations(run.updates)) for run in runs], significant)
+    parameters = span(run.parameters for run in runs)
+    operations = span((float(run.operations(run.updates)) for run in runs), significant)
     return f"{campaign}: {parameters} parameters, {operations} operations"
-
-
-def _range(values: Sequence[float], text: Callable[[Any], str]) -> str:
-    low, high = text(min(values)), text(max(values))
-    return low if low == high else f"{low} to {high}"

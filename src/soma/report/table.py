@@ -8,10 +8,10 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from soma.files.atomic import write_bytes
 
@@ -63,6 +63,18 @@ def significant(value: float | int) -> str:
         return f"{float(mantissa):g}e{int(exponent)}"
     rounded = f"{value:.3g}"
     return f"{float(rounded):,.0f}" if abs(value) >= 1000 else rounded
+
+
+def span(values: Iterable[Any], text: Callable[[Any], str] = "{:,}".format) -> str:
+    """Return the range of values, as in `15 to 63`, or the only one if the ends read the same."""
+    known = list(values)
+    low, high = text(min(known)), text(max(known))
+    return low if low == high else f"{low} to {high}"
+
+
+def seed_counts(values: Iterable[int]) -> str:
+    """Return the numbers of seeds behind what is drawn, as in `n = 2 or 3`."""
+    return "n = " + " or ".join(str(n) for n in sorted(set(values)))
 
 
 LEGEND = (

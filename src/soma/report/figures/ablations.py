@@ -11,6 +11,7 @@ from soma.report.labels import arm_label
 from soma.report.paper import PaperValues
 from soma.report.place import Label
 from soma.report.style import Drawing, log_axis, panels
+from soma.report.table import seed_counts
 
 _TITLES = {"partition": "Partition", "start": "Start", "head": "Head"}
 
@@ -24,13 +25,12 @@ def figure9(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     drawn = drawn.rename(columns={"mean": "loss", "sem": "standard_error", "count": "seeds"})
     drawn["run"] = over_seeds["run"].agg(" ".join).to_numpy()
     shown = plan.arm_runs[base][0]
-    counts = sorted(set(drawn["seeds"]))
-    note = f"Mean over seeds (n = {' or '.join(map(str, counts))}); bands: ± one standard error over seeds, if n > 1. "
-    note += (
+    note = (
+        f"Mean over seeds ({seed_counts(drawn['seeds'])}); bands: ± one standard error over seeds, if n > 1. "
         f"N = {shown.experts}, width {shown.settings.width}, B = {shown.settings.batch}. Every expert is validated on "
+        "its own shard, so the left panel compares losses on different text; the paper draws ensemble validation. "
+        f"Base: semantic clusters, start from the seed run, tied head trained in full. {ELSEWHERE}"
     )
-    note += "its own shard, so the left panel compares losses on different text; the paper draws ensemble validation. "
-    note += f"Base: semantic clusters, start from the seed run, tied head trained in full. {ELSEWHERE}"
     figure, axes = panels(len(_TITLES), note, size=(9.4, 4.2))
     labels = []
     for axis, (group, title) in zip(axes[0], _TITLES.items(), strict=True):

@@ -14,6 +14,7 @@ from soma.report.labels import arm_label
 from soma.report.paper import PaperValues
 from soma.report.place import Label
 from soma.report.style import Drawing, log_axis, panels
+from soma.report.table import seed_counts, span
 
 
 def sizes(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
@@ -25,10 +26,10 @@ def sizes(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     equal = drawn[~drawn["arm"].isin(monoliths)].drop_duplicates("arm")
     note = (
         "Filled and solid: last iterate; hollow and dashed: averaged. Bars: 95 % over seeds, if there are two or more "
+        f"({seed_counts(drawn['seeds'])}); intervals over documents are in the table. Every arm is drawn at its own "
+        f"number of parameters; the coloured ones have {span(equal['parameters'])}, width {span(equal['width'])}: they "
+        "differ because widths are whole numbers and experts have heads of their own or share one."
     )
-    note += f"({_seeds(drawn)}); intervals over documents are in the table. Every arm is drawn at its own number of "
-    note += f"parameters; the coloured ones have {_range(equal['parameters'])}, width {_range(equal['width'])}: they "
-    note += "differ because widths are whole numbers and experts have heads of their own or share one."
     largest = drawn.loc[drawn["parameters"].where(drawn["arm"].isin(monoliths)).idxmax(), "arm"]
     labels, widths = [], []
     figure, axes = panels(1, note, size=(7.6, 4.5))
@@ -53,15 +54,6 @@ def sizes(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     axis.set_xlabel("parameters in all")
     axis.set_ylabel(TEST)
     return Drawing(figure, drawn, [(axis, labels)], [(axis, widths)])
-
-
-def _seeds(rows: pd.DataFrame) -> str:
-    return "n = " + " or ".join(str(n) for n in sorted(set(rows["seeds"])))
-
-
-def _range(values: pd.Series) -> str:
-    low, high = values.min(), values.max()
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
 def precision(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from soma.report.labels import agreement, arm_label
 from soma.report.paper import PaperValues
 from soma.report.place import Label, wrapped
 from soma.report.style import Drawing, log_axis, panels
+from soma.report.table import span
 
 
 def _sizes(plan: Plan, arms: Iterable[str]) -> str:
@@ -42,12 +43,7 @@ def _sizes(plan: Plan, arms: Iterable[str]) -> str:
         "width": [own[0].settings.width for own in runs],
         "n": [len(own) for own in runs],
     }
-    return ", ".join(f"{name} = {_range(own)}" for name, own in values.items()) + " seeds"
-
-
-def _range(values: Collection[int]) -> str:
-    low, high = min(values), max(values)
-    return str(low) if low == high else f"{low} to {high}"
+    return ", ".join(f"{name} = {span(own)}" for name, own in values.items()) + " seeds"
 
 
 def figure4(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
@@ -159,7 +155,7 @@ def figure10(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     why = _why(plan, drawn[drawn["n_pert"] == most])
     note = (
         "Points: measured in FP32; squares: in FP64; lines: predicted. Means over "
-        f"{_range([len(plan.arm_runs[arm]) for arm in product.arms])} runs (n, seeds) and {product.chunks} chunks; "
+        f"{span([len(plan.arm_runs[arm]) for arm in product.arms])} runs (n, seeds) and {product.chunks} chunks; "
         f"bars: 95 % of one run and chunk over its {product.probes} probes. {why} "
         + (f"Crosses: the paper's after 10,000 updates, n_pert = {most}." if theirs else ELSEWHERE)
     )

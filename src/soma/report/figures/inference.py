@@ -27,7 +27,7 @@ from soma.report.figures import overlay
 from soma.report.paper import PaperValues
 from soma.report.place import Label
 from soma.report.style import Drawing, log_axis, panels
-from soma.report.table import significant
+from soma.report.table import significant, span
 
 _TIMES = {"elapsed_seconds": "idealised elapsed time", "device_seconds": "aggregate device time"}
 """Columns of Figure 6, and the cost quantities that they hold."""
@@ -98,8 +98,8 @@ def figure15(plan: Plan, paper: PaperValues, serving: pd.DataFrame, at_one_cost:
     missing = [f"N={plan.arms[row.arm].experts}" for row in at_one_cost.itertuples() if not row.seeds]
     note = (
         f"{INTERVALS} An interval over seeds that is much wider than the others is cut at the edge. Left: interpolated "
+        "between milestones where none lies there. "
     )
-    note += "between milestones where none lies there. "
     note += f"Not left, since their curves do not cover it: {', '.join(missing)}. " if missing else ""
     figure, axes = panels(2, note + overlay.note(theirs, ", right"), size=(9.4, 4.4), sharey=True)
     near = []
@@ -163,8 +163,7 @@ def figure16(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
         counts = sorted(part["k"].unique())
         axis.set_xticks([k for k in counts if k in (3, 6, 12) or k & (k - 1) == 0])
         axis.set_xticks([k for k in counts if k <= 16], minor=True)
-        updates = sorted({plan.arm_runs[arm][0].updates for arm in part["arm"]})
-        axis.set_title(title.format(" to ".join(f"{u:,}" for u in (updates[0], updates[-1])[: len(updates)])))
+        axis.set_title(title.format(span(plan.arm_runs[arm][0].updates for arm in part["arm"])))
         axis.set_xlabel("active experts k")
         beside.append((axis, ends))
     axes[0, 0].set_ylabel(VALIDATION)
@@ -177,8 +176,8 @@ def figure17(plan: Plan, paper: PaperValues, rows: pd.DataFrame, groups: pd.Data
     theirs = paper.tables["figure17"]["mean_gain"]
     note = (
         "All tokens of ensemble validation, without routing. p: share of permutations of the experts (Mantel) with an "
+        f"equally or more negative rank correlation. The paper's mean gain at N=256: {theirs}, other text."
     )
-    note += f"equally or more negative rank correlation. The paper's mean gain at N=256: {theirs}, other text."
     drawn = rows[["part", "run"]][:0]
     figure, axes = panels(1, note, size=(8.2, 4.4))
     axis, labels = axes[0, 0], list[Label]()
@@ -197,10 +196,8 @@ def figure17(plan: Plan, paper: PaperValues, rows: pd.DataFrame, groups: pd.Data
         words = f"{run}: Spearman " + f"{test['spearman']:.2f}\n".replace("-", "−") + _p(test)
         labels.append(Label(words, means["correlation"].iloc[-1], means["gain"].iloc[-1], COLOURS[i]))
     arm = plan.config.products.active.pairs
-    each = sorted(set(groups["pairs"]))
-    sizes = f"{each[0]:,}" + (f" to {each[-1]:,}" if len(each) > 1 else "")
     count = len(pairs) // pairs["run"].nunique()
-    axis.set_title(f"{_sized(plan, arm)}: {count:,} pairs for each seed, points of {sizes}")
+    axis.set_title(f"{_sized(plan, arm)}: {count:,} pairs for each seed, points of {span(groups['pairs'])}")
     axis.set_xlabel("correlation of both experts' losses, less the mean over experts")
     axis.set_ylabel("gain of averaging the pair\n(nats per byte)")
     return Drawing(figure, drawn, beside=[(axis, labels)])

@@ -28,6 +28,7 @@ from soma.report.figures import overlay
 from soma.report.paper import PaperValues
 from soma.report.place import Label
 from soma.report.style import Drawing, log_axis, panels
+from soma.report.table import seed_counts
 
 _AXES = {"experts": "Number of experts N", "n_pert": "Directions n_pert", "batch": "Sequences B"}
 
@@ -75,9 +76,9 @@ def _sweeps(plan: Plan, paper: PaperValues, rows: pd.DataFrame, costs: Sequence[
 def _setting(plan: Plan, rows: pd.DataFrame) -> str:
     """State the settings of the base arm, and the number of seeds of every curve."""
     base = plan.config.arms[plan.config.products.sweep.arm]
-    seeds = " or ".join(str(n) for n in sorted(set(rows["seeds"])))
     sizes = f"N = {base.experts}, n_pert = {base.n_pert}, B = {base.batch}, width {base.width}"
-    return f"Else {sizes}; seeds: n = {seeds}. A colour scale for each setting, from dark (few) to light (many)."
+    seeds = seed_counts(rows["seeds"])
+    return f"Else {sizes}; seeds: {seeds}. A colour scale for each setting, from dark (few) to light (many)."
 
 
 def _sweep_panel(axis: Axes, rows: pd.DataFrame, cost: str, looks: Mapping[int, Look]) -> list[Label]:
@@ -92,11 +93,11 @@ def figure13(plan: Plan, paper: PaperValues, rows: pd.DataFrame, crossings: pd.D
     """Draw loss against operations for every allocation of n_pert and B, the Pareto front, and the target loss."""
     own = with_cheapest(plan, rows)
     theirs = overlay.allocated(plan, paper)
-    note = f"{_setting(plan, own)} Violet: n_pert; brown: B. Dashed line: the target of the table of crossings; stars: "
-    note += (
+    note = (
+        f"{_setting(plan, own)} Violet: n_pert; brown: B. Dashed line: the target of the table of crossings; stars: "
         "where a curve crosses it. Ringed and joined: no allocation reached that loss with fewer operations, where at "
+        f"least two curves cover them. {CURVES} "
     )
-    note += f"least two curves cover them. {CURVES} "
     note += overlay.note(theirs, " at n_pert=64, B=1024, its best under three budgets")
     figure, axes = panels(1, note, size=(7.6, 4.9))
     axis = axes[0, 0]
