@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.project import ROOT
 
 from soma.estimators.eggroll import Eggroll, read_streams
 from soma.forward import members, native
@@ -17,7 +18,6 @@ from soma.forward.members import KernelMembers, TorchMembers
 from soma.models import gru
 from soma.models.gru_spec import GRUSpec
 from soma.numerics.rng import Stream
-from tests.project import ROOT
 
 SOURCES = ROOT / "src/soma/forward/csrc"
 INSTALLED = [isa for isa in native.INSTRUCTION_SETS if members.library(isa) is not None]
