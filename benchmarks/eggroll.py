@@ -1,7 +1,7 @@
 """Whole updates of EGGROLL on this machine, one thread: `python benchmarks/eggroll.py [--quick]`.
 
 Compares the kernel (soma.forward.members) with two peers: the form in torch that it replaced, whose factors were drawn
-in float32, and, where JAX is installed, the same update as a JAX user writes it: one jitted function with the network in
+in float32, and, where JAX is installed, an update as a JAX user writes it: one jitted function with the network in
 `lax.scan`, its noise from `jax.random`. Candidates take turns in one process; a ratio is the median over rounds of the
 ratio of their CPU times. Writes benchmarks/eggroll.json.
 """
