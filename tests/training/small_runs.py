@@ -76,11 +76,11 @@ def digest(progress):
 
 def assert_resumed(path, run, start, stop_at, engine="torch"):
     """Assert that a run that stops once and is started again ends as one that never stopped."""
-    whole = trained(run, start=start, engine=engine)
-    first = trainer(run, start=start, engine=engine)
+    whole = trained(run, range(run.experts), start=start, engine=engine)
+    first = trainer(run, range(run.experts), start=start, engine=engine)
     with pytest.raises(Interrupted):
         first.train(lambda: save_state(path, first, "id"), should_stop=lambda: first.progress.update == stop_at)
-    second = trainer(run, start=start, engine=engine)
+    second = trainer(run, range(run.experts), start=start, engine=engine)
     assert restore_state(path, second, "id")
     assert second.progress.update == stop_at
     second.train(lambda: None)
