@@ -1,9 +1,9 @@
 """Build of the optional C++ libraries; everything else about the package is in pyproject.toml.
 
-Each of two sources becomes one plain shared library per instruction set. `soma.forward.cpu` and
-`soma.inference.compiled` load the best one that the machine supports, so that one virtual environment on a shared disk
-serves a cluster with different processors. Without a C++ compiler the installation succeeds and the `torch` engine is
-used.
+Each of three sources becomes one plain shared library per instruction set. `soma.forward.cpu`, `soma.forward.members`
+and `soma.inference.compiled` load the best one that the machine supports, so that one virtual environment on a shared
+disk serves a cluster with different processors. Without a C++ compiler the installation succeeds and the `torch` engine
+is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-SOURCES = {"soma.forward": "src/soma/forward/csrc/engine.cpp", "soma.inference": "src/soma/inference/csrc/infer.cpp"}
+SOURCES = {
+    "soma.forward._cpu": "src/soma/forward/csrc/engine.cpp",
+    "soma.forward._members": "src/soma/forward/csrc/members.cpp",
+    "soma.inference._cpu": "src/soma/inference/csrc/infer.cpp",
+}
 HEADERS = "src/soma/forward/csrc/*.h"
 # The flags have their own file because results depend on them. Contraction is off, so only the products and sums that
 # the source names are fused, and no other flag reorders arithmetic.
@@ -31,7 +35,7 @@ def extensions() -> list[Extension]:
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     return [
         Extension(
-            f"{package}._cpu_{name}",
+            f"{library}_{name}",
             sources=[source],
             depends=[*glob(HEADERS), str(FLAGS)],
             language="c++",
@@ -39,7 +43,7 @@ def extensions() -> list[Extension]:
             extra_link_args=["-pthread"],
             optional=True,
         )
-        for package, source in SOURCES.items()
+        for library, source in SOURCES.items()
         for name in (("avx512", "avx2") if x86 else ()) + ("plain",)
     ]
 

@@ -35,11 +35,11 @@ from soma.data.screens import SUBSTRING
 from soma.data.sources import same_ids
 from soma.data.sources.fineweb import REPOSITORY
 from soma.data.windows import expert_validation_mask
-from soma.estimators.rank_one import Noise
 from soma.estimators.spsa import central_differences
 from soma.evaluation.ensemble import mixture_losses, selected_losses
 from soma.forward import registry
 from soma.forward.probes import Probes
+from soma.forward.rank_one import Noise
 from soma.forward.torch_engine import TorchEngine
 from soma.inference import benchmark
 from soma.measurements import active, inputs, objective, reference, variance

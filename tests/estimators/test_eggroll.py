@@ -9,7 +9,7 @@ import torch
 
 from soma.estimators import eggroll
 from soma.estimators.eggroll import Eggroll, read_streams, stream_offsets
-from soma.estimators.rank_one import GRID, MAX_PAIRS, Members, Noise, _philox
+from soma.forward.rank_one import GRID, MAX_PAIRS, Members, Noise, _philox
 from soma.models import gru
 from soma.models.gru_spec import GRUSpec
 from soma.models.spec import Slot
@@ -236,8 +236,6 @@ def test_update_is_the_formula():
     assert torch.equal(after, torch.where(moves, theta + 0.01 * z.sign().float(), theta))
     assert diagnostics.moved == moves.double().mean()
     assert diagnostics.loss == pytest.approx(losses.mean() / 10)
-    assert diagnostics.evidence[-1] == pytest.approx(z.abs().max() / 24**0.5)
-    assert np.all(np.diff(diagnostics.evidence) >= 0)
 
 
 def test_better_members_pull_the_parameters_towards_them():
@@ -339,8 +337,6 @@ def test_workers_compute_what_one_process_computes(state):
     assert torch.equal(torch.cat([y for _, y in parts]), after)
     for x, y in zip(e.advance(theta, tokens, states, 3), (e.update(theta, losses, 3)[0], after), strict=False):
         assert torch.equal(x, y)
-    with pytest.raises(ValueError, match="whole blocks"):
-        e.member_losses(theta, tokens, states[:7], 3, range(7))
 
 
 def test_losses_agree_between_chunk_sizes():

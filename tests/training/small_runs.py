@@ -74,13 +74,13 @@ def digest(progress):
     return out.hexdigest()
 
 
-def assert_resumed(path, run, start, stop_at):
+def assert_resumed(path, run, start, stop_at, engine="torch"):
     """Assert that a run that stops once and is started again ends as one that never stopped."""
-    whole = trained(run, start=start)
-    first = trainer(run, start=start)
+    whole = trained(run, range(run.experts), start=start, engine=engine)
+    first = trainer(run, range(run.experts), start=start, engine=engine)
     with pytest.raises(Interrupted):
         first.train(lambda: save_state(path, first, "id"), should_stop=lambda: first.progress.update == stop_at)
-    second = trainer(run, start=start)
+    second = trainer(run, range(run.experts), start=start, engine=engine)
     assert restore_state(path, second, "id")
     assert second.progress.update == stop_at
     second.train(lambda: None)

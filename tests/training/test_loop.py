@@ -12,6 +12,7 @@ from soma.estimators import bptt, spsa
 from soma.estimators.eggroll import annealed, read_streams
 from soma.evaluation.documents import evaluate_run
 from soma.evaluation.published import Published
+from soma.forward.cpu import available
 from soma.forward.probes import Probes
 from soma.forward.registry import create
 from soma.models import gru
@@ -154,6 +155,12 @@ def test_a_group_gives_the_bytes_of_one_process_each(method, engine):
 def eggroll(depth=1, updates=12, **changes):
     fixed = {"method": "eggroll", "experts": 1, "start": "random"}
     return spec(**fixed, depth=depth, updates=updates, eggroll=EGGROLL | changes)
+
+
+@pytest.mark.skipif(not available(), reason="no kernel runs on this machine")
+@pytest.mark.parametrize("state", ["carry", "reset", "pair_shared"])
+def test_eggroll_resumes_with_the_kernel(tmp_path, state):
+    assert_resumed(tmp_path / "state", eggroll(state=state), None, 5, "cpu")
 
 
 def test_eggroll_learns_through_several_blocks():

@@ -52,7 +52,7 @@ class Eggroll(Model):
     separator: Annotated[int, Field(ge=0, le=255)] | None = 0
     """Input byte before which states are zeroed; null: never."""
     pair_chunk: Positive = 256
-    """Pairs computed at once; part of the run's definition, since products of other shapes round differently."""
+    """Pairs computed at once, to limit memory; no byte of a result depends on it with the engine `cpu`."""
 
     @model_serializer(mode="wrap")
     def _schedules_only_where_set(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -7,10 +7,10 @@ If fitness does not depend on the noise, an entry of Z has variance P and a shar
 no optimiser state. The population is divided over S streams of text; a member carries its recurrent state along its
 stream from update to update, so that an update reads only T new bytes of each.
 
-Everything is computed in blocks of `pair_chunk` pairs. Their size is part of a run's definition, because a matrix
-product of another shape may round a loss differently. The results of a block do not depend on where, when or with what
-other blocks it is computed, and Z is exact (soma.estimators.rank_one): any division of blocks among workers gives the
-same bits.
+The members are computed by an engine (soma.forward.members), in blocks of `pair_chunk` pairs to limit memory. With the
+kernel, a loss does not depend on other pairs, and Z is exact (soma.forward.rank_one): any size of the blocks and any
+division of the pairs among workers gives the same bytes. In torch, a product of another shape may round a loss
+differently.
 
 Shapes: P pairs, S streams, C pairs of a block, G signs (+ first), T bytes, L depth, D width, M parameters.
 """
@@ -18,7 +18,8 @@ Shapes: P pairs, S streams, C pairs of a block, G signs (+ first), T bytes, L de
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import fsum
 from statistics import NormalDist
 from typing import Literal
 
@@ -27,16 +28,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from soma.estimators.rank_one import MAX_PAIRS, Members, Noise
-from soma.models.gru import Nonlinearity, losses_and_state
+from soma.forward.members import MemberEngine, Population, TorchMembers
+from soma.forward.rank_one import MAX_PAIRS, Noise
+from soma.models.gru import Nonlinearity
 from soma.models.gru_spec import GRUSpec, operations_per_token, rank_one_operations_per_token
 from soma.numerics.rng import Stream
 
 StateRule = Literal["carry", "reset", "pair_shared"]
 """State from which a member starts an update: its own last state (partners diverge, so that their difference is not a
 pure central difference), the zero state, or the mean of its pair's last states."""
-
-QUANTILES = (0.5, 0.9, 0.99, 1.0)
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,6 @@ class Diagnostics:
     """Share of parameters that moved; alpha if nothing is learned."""
     ties: float
     """Share of pairs whose members have the same loss."""
-    evidence: tuple[float, ...]
-    """QUANTILES of |Z| / sqrt(P)."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +74,7 @@ class Eggroll:
     """Input byte before which states are zeroed; None for never."""
     pair_chunk: int = 256
     """Pairs per block."""
+    engine: MemberEngine = field(default_factory=TorchMembers)
 
     def __post_init__(self) -> None:
         if self.streams < 1 or self.population < 2 or self.population % (2 * self.streams):
@@ -98,15 +97,13 @@ class Eggroll:
     def noise(self) -> Noise:
         return Noise(self.spec, self.stream)
 
-    def blocks(self, pairs: range | None = None) -> Iterator[range]:
-        """Yield the blocks of these pairs (default: all), in order.
+    @property
+    def members(self) -> Population:
+        return Population(self.noise, self.sigma, self.nonlinearity, self.separator)
 
-        Raises:
-            ValueError: if the pairs are not whole blocks.
-        """
+    def blocks(self, pairs: range | None = None) -> Iterator[range]:
+        """Yield the blocks of these pairs (default: all), in order."""
         wanted = range(self.pairs) if pairs is None else pairs
-        if wanted.start % self.pair_chunk or (wanted.stop % self.pair_chunk and wanted.stop != self.pairs):
-            raise ValueError(f"pairs {wanted.start} to {wanted.stop} are not whole blocks of {self.pair_chunk}")
         for first in range(wanted.start, wanted.stop, self.pair_chunk):
             yield range(first, min(first + self.pair_chunk, wanted.stop))
 
@@ -132,7 +129,7 @@ class Eggroll:
         after, losses = torch.empty_like(states), np.empty((self.pairs, 2))
         z = torch.zeros(self.spec.size, dtype=torch.float64, device=theta.device)
         for block in self.blocks():
-            factors = self.noise.factors(block, update, theta.device)
+            factors = self.engine.factors(self.noise, block, update, theta.device)
             part = slice(block.start, block.stop)
             losses[part], after[part] = self._block(theta, tokens, states[part], factors, block)
             z += self.noise.combine(factors, self._fitness(losses[part], theta.device))
@@ -146,7 +143,7 @@ class Eggroll:
 
         Args:
             states: of these pairs.
-            pairs: whole blocks.
+            pairs: any range.
 
         Returns:
             losses [P, 2], states in the format given.
@@ -155,7 +152,7 @@ class Eggroll:
         losses, after = np.empty((len(wanted), 2)), torch.empty_like(states)
         for block in self.blocks(pairs):
             part = slice(block.start - wanted.start, block.stop - wanted.start)
-            factors = self.noise.factors(block, update, theta.device)
+            factors = self.engine.factors(self.noise, block, update, theta.device)
             losses[part], after[part] = self._block(theta, tokens, states[part], factors, block)
         return losses, after
 
@@ -171,10 +168,9 @@ class Eggroll:
         """
         wanted = range(self.pairs) if pairs is None else pairs
         z = torch.zeros(self.spec.size, dtype=torch.float64, device=device)
-        for first in range(wanted.start, wanted.stop, self.pair_chunk):
-            block = range(first, min(first + self.pair_chunk, wanted.stop))
-            fitness = self._fitness(losses[first - wanted.start : block.stop - wanted.start], device)
-            z += self.noise.combine(self.noise.factors(block, update, device), fitness)
+        for block in self.blocks(pairs):
+            fitness = self._fitness(losses[block.start - wanted.start : block.stop - wanted.start], device)
+            z += self.noise.combine(self.engine.factors(self.noise, block, update, torch.device(device)), fitness)
         return z
 
     def update(self, theta: Tensor, losses: NDArray[np.float64], update: int) -> tuple[Tensor, Diagnostics]:
@@ -187,10 +183,9 @@ class Eggroll:
         moves = (size >= NormalDist().inv_cdf(1 - self.alpha / 2) * self.pairs**0.5) & (z != 0)
         direction = torch.where(moves, z.sign(), 0.0).to(theta.dtype)
         diagnostics = Diagnostics(
-            loss=float(losses.mean()) / self.tokens,
+            loss=fsum(losses.flat) / losses.size / self.tokens,
             moved=float(moves.double().mean()),
             ties=float((losses[:, 0] == losses[:, 1]).mean()),
-            evidence=tuple(np.quantile(size.cpu().numpy(), QUANTILES) / self.pairs**0.5),
         )
         return theta + self.step * direction, diagnostics
 
@@ -214,18 +209,10 @@ class Eggroll:
             raise ValueError(f"tokens have shape {tokens.shape}, not {(self.streams, self.tokens + 1)}")
         text = tokens[np.arange(block.start, block.stop) * self.streams // self.pairs]
         before = states.to(theta.dtype) if self.state != "reset" else theta.new_zeros(1, 1, spec.depth, spec.width)
-        with torch.no_grad():
-            losses, after = losses_and_state(
-                spec,
-                Members(self.noise, theta, factors, self.sigma),
-                torch.from_numpy(text).to(theta.device),
-                before.expand(len(block), 2, -1, -1),
-                self.nonlinearity,
-                self.separator,
-            )
+        losses, after = self.engine.losses(self.members, theta, factors, text, before.expand(len(block), 2, -1, -1))
         if self.state == "pair_shared":
             after = after.mean(dim=1, keepdim=True)
-        return losses.double().sum(dim=2).cpu().numpy(), after if self.state != "reset" else states
+        return losses, after if self.state != "reset" else states
 
     def _fitness(self, losses: NDArray[np.float64], device: torch.device | str) -> Tensor:
         """Compute F in {-1, 0, 1}, [C]: 1 if the member with + predicts better."""

@@ -113,7 +113,7 @@ def trainer_of(run: RunSpec, part: str, files: Files, engine: Engine, device: to
 
 def repeats(run: RunSpec, engine: Engine) -> Literal["bytes", "digits"]:
     """Return what is equal if a run is repeated on another processor with fused multiply-add."""
-    return "bytes" if run.settings.method == "spsa" and engine.exact else "digits"
+    return "bytes" if run.settings.method in ("spsa", "eggroll") and engine.exact else "digits"
 
 
 def _train(

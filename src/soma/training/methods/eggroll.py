@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.estimators.eggroll import Eggroll, annealed, read_streams
+from soma.forward.members import engine_of
 from soma.models import gru
 from soma.numerics.rng import Stream
 from soma.runs import RunSpec
@@ -18,10 +19,11 @@ SCHEDULES = {"alpha_halved_at", "step_halved_at"}
 """Settings that change the estimator from update to update."""
 
 
-def estimator(run: RunSpec) -> Eggroll:
-    """Return a run's estimator, with the alpha and the step of its first update."""
+def estimator(run: RunSpec, engine: str = "torch") -> Eggroll:
+    """Return a run's estimator for an engine, with the alpha and the step of its first update."""
     stream = Stream.named(run.seed, run.kind, "eggroll")
-    return Eggroll(run.gru, stream, **run.settings.eggroll.model_dump(exclude=SCHEDULES))
+    settings = run.settings.eggroll.model_dump(exclude=SCHEDULES)
+    return Eggroll(run.gru, stream, **settings, engine=engine_of(engine))
 
 
 def initial_weights(run: RunSpec) -> Tensor:
@@ -34,7 +36,7 @@ class EggrollLearner(Learner):
 
     def begin(self, start: Start | None) -> None:
         run = self.run  # which starts at random: the configuration allows nothing else
-        self.rule = estimator(run)
+        self.rule = estimator(run, self.engine.name)
         theta = initial_weights(run).to(self.device)
         self.weights = {"body": theta[None]}
         self.memory = {"states": self.rule.initial_states(self.device)}
@@ -59,7 +61,4 @@ class EggrollLearner(Learner):
         return replace(self.rule, alpha=alpha, step=annealed(s.step, s.step_halved_at, update, updates))
 
     def token_losses(self, expert: int, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
-        s = self.run.settings.eggroll
-        return gru.token_losses(
-            self.rule.spec, self.weights["body"][expert], tokens, nonlinearity=s.nonlinearity, separator=s.separator
-        )
+        return self.rule.engine.token_losses(self.rule.members, self.weights["body"][expert], tokens)

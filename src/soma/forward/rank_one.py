@@ -59,8 +59,8 @@ class Noise:
         words = _philox(blocks, direction, update, self.stream.key)
         normal = torch.empty(len(pairs), len(blocks), 4, dtype=torch.float64, device=device)
         for i in (0, 2):  # Box-Muller: two words, two numbers
-            radius = torch.log((words[i] + 1) * 2.0**-32).mul_(-2).sqrt_()
-            angle = words[i + 1] * (2 * pi * 2.0**-32)
+            radius = torch.log((words[i] + 1).double() * 2.0**-32).mul_(-2).sqrt_()
+            angle = words[i + 1].double() * (2 * pi * 2.0**-32)
             normal[..., i] = radius * torch.cos(angle)
             normal[..., i + 1] = radius * torch.sin(angle)
         return (normal.flatten(1)[:, : self.size] * (1 / GRID)).round_() * GRID
