@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from soma.config.training import Training
+from soma.estimators import bptt
 from soma.estimators.bptt import gradient
 from soma.forward.head import decoder_gradient
 from soma.forward.registry import create
@@ -51,20 +52,89 @@ def test_gradient_is_that_of_finite_differences(width):
 def test_the_forward_is_bit_for_bit_the_one_that_spsa_perturbs(width, monkeypatch):
     """In float64: every byte's loss that `gradient` differentiates, against both engines that have float64."""
     experts, tokens = problem(width)
-    plain, seen = lstm.cross_entropy, []
+    plain, seen = lstm.hidden, []
 
-    def recorded(*arguments):
-        seen.append(plain(*arguments))
+    def recorded(*arguments, **named):
+        seen.append(plain(*arguments, **named))
         return seen[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(lstm, "cross_entropy", recorded)
+        patch.setattr(lstm, "hidden", recorded)
         gradient(experts, [tokens], "full")
-    assert len(seen) == 1
-    assert seen[0].requires_grad
-    losses = seen[0].detach().numpy()
+    ((hidden, _),) = seen
+    assert hidden.requires_grad
+    targets = torch.from_numpy(tokens[:, :, 1:])
+    losses = lstm.cross_entropy(hidden.detach(), experts.head, targets).numpy()
     for engine in (create("reference"), TorchEngine(torch.device("cpu"), torch.float64)):
         assert np.array_equal(losses, engine.token_losses(experts, tokens)), engine.name
+
+
+@pytest.mark.parametrize("experts", [1, 8])
+def test_torch_lstm_is_the_recurrence_of_the_model(experts):
+    """Outputs, last state, and derivatives with respect to every argument, in float64."""
+    stream = Stream.named(0, "recurrence")
+
+    def drawn(*shape):
+        numbers = stream.normal(int(np.prod(shape)), direction=len(arguments)).reshape(shape)
+        arguments.append(torch.from_numpy(numbers).requires_grad_())
+
+    arguments = []
+    for shape in ((3, 7, 5), (20, 5), (20, 5), (3, 5), (3, 5)):
+        drawn(experts, *shape)
+    results = []
+    for recurrence in (lstm.unrolled, bptt.fused):
+        x, w_input, w_hidden, h, c = arguments
+        outputs, state = recurrence(x, w_input, w_hidden, (h, c))
+        total = (outputs.cos().sum() + state[0].sin().sum() + state[1].sin().sum()).sum()
+        results.append([outputs, *state, *torch.autograd.grad(total, arguments)])
+    for ours, torchs in zip(*results, strict=True):
+        assert ours.shape == torchs.shape
+        assert torch.allclose(ours, torchs, rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("head_path", ["full", "decoder"])
+@pytest.mark.parametrize("experts", [1, 8])
+def test_gradients_through_torch_lstm_are_those_through_the_model(experts, head_path, monkeypatch):
+    """In float64 to its precision, and in float32, where it is the default, to that of float32."""
+    model, tokens = problem(8, experts)
+    other = tokens[:, ::-1, ::-1].copy()
+    expected = gradient(model, [tokens, other], head_path)
+    used, plain = [], bptt.fused
+
+    def recorded(*arguments):
+        used.append(arguments[0].dtype)
+        return plain(*arguments)
+
+    monkeypatch.setattr(bptt, "fused", recorded)
+    single = gradient(model.to(torch.float32), [tokens, other], head_path)
+    assert used == [torch.float32] * (experts * 2 * 2), "one expert at a time: two batches of two blocks each"
+    gradient(model, [tokens], head_path)
+    assert torch.float64 not in used
+    monkeypatch.setattr(bptt, "_has_fused", lambda experts: True)
+    double = gradient(model, [tokens, other], head_path)
+    for got, tolerance in ((double, 1e-12), (single, 3e-5)):
+        for part, exact in zip(got, expected, strict=True):
+            difference = np.abs(np.asarray(part, np.float64) - np.asarray(exact))
+            assert difference.max() <= tolerance * np.abs(np.asarray(exact)).max()
+    assert single[0].dtype == single[1].dtype == torch.float32
+
+
+def test_losses_beyond_the_range_of_probabilities_are_exact():
+    """A probability of e^-120 is zero in float32."""
+    hidden, head = torch.tensor([[1.0], [1.0]]), torch.tensor([[120.0], [0.0], [119.0]])
+    of_hidden, of_head = torch.empty(2, 1), torch.zeros(3, 1)
+    total = bptt._decoder(hidden, head, torch.tensor([1, 0]), of_hidden, of_head)
+    top = 1 / (1 + np.exp(-1))
+    assert total.item() == pytest.approx(120 - 2 * np.log(top), rel=1e-6)
+    assert of_head[:, 0].tolist() == pytest.approx([2 * top - 1, -1, 2 * (1 - top)], rel=1e-5)
+
+
+def test_pieces_of_the_decoder_add_up(monkeypatch):
+    experts, tokens = problem(8)
+    whole = gradient(experts, [tokens], "full")
+    monkeypatch.setattr(bptt, "_ROWS", 5)
+    for part, expected in zip(gradient(experts, [tokens], "full"), whole, strict=True):
+        assert np.allclose(part, expected, rtol=1e-12, atol=1e-16)
 
 
 @pytest.mark.parametrize("width", [8, 5])

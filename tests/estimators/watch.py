@@ -28,7 +28,7 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
         out = function(*arguments, **(options or {}))
         aten = torch.ops.aten
-        if function.overloadpacket in (aten.mm, aten.bmm, aten.baddbmm, aten.baddbmm_):
+        if function.overloadpacket in (aten.mm, aten.addmm_, aten.bmm, aten.baddbmm, aten.baddbmm_):
             left, right = arguments[-2:]
             self.operations += 2 * left.numel() * right.shape[-1]
         for tensor in tree_leaves(out):

@@ -11,6 +11,7 @@ parameters of a body (projections included).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -25,6 +26,9 @@ LAYER_NORM_EPS = 1e-5  # the paper does not state it; DEVIATIONS.md
 
 State = list[tuple[Tensor, Tensor]]
 """Hidden and cell state of every block, each [P, B, D]."""
+
+Recurrence = Callable[[Tensor, Tensor, Tensor, tuple[Tensor, Tensor]], tuple[Tensor, tuple[Tensor, Tensor]]]
+"""One LSTM over time, with the arguments and the result of `unrolled`."""
 
 
 def initialise(spec: LSTMSpec, stream: Stream) -> tuple[Tensor, Tensor]:
@@ -42,13 +46,43 @@ def initialise(spec: LSTMSpec, stream: Stream) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(theta.astype(np.float32)), torch.from_numpy(head.astype(np.float32))
 
 
-def hidden(experts: Experts, inputs: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+def unrolled(
+    x: Tensor, from_input: Tensor, from_hidden: Tensor, state: tuple[Tensor, Tensor]
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Run P LSTMs without biases, one time step after the other and all copies at once.
+
+    Args:
+        x: inputs [P, B, T, D].
+        from_input: W_x [P, 4 D, D], gates in order i, f, g, o.
+        from_hidden: W_h [P, 4 D, D].
+        state: h and c before the first step, each [P, B, D].
+
+    Returns:
+        h of every step [P, B, T, D], and h and c after the last one.
+    """
+    (h, c), (p, b, t, d) = state, x.shape
+    # The input product does not depend on the recurrence: one product for all T.
+    gates_input = x.view(p, b * t, d) @ from_input.transpose(1, 2)
+    recurrent = from_hidden.transpose(1, 2)
+    outputs = []
+    for gates in gates_input.view(p, b, t, 4 * d).unbind(2):
+        gate_in, gate_forget, candidate, gate_out = torch.baddbmm(gates, h, recurrent).split(d, dim=2)
+        c = torch.sigmoid(gate_forget) * c + torch.sigmoid(gate_in) * torch.tanh(candidate)
+        h = torch.sigmoid(gate_out) * torch.tanh(c)
+        outputs.append(h)
+    return torch.stack(outputs, dim=2), (h, c)
+
+
+def hidden(
+    experts: Experts, inputs: Tensor, state: State | None = None, recurrence: Recurrence = unrolled
+) -> tuple[Tensor, State]:
     """Compute the outputs of the body before the decoder.
 
     Args:
         experts: P copies.
         inputs: bytes [P, B, T], any integer dtype.
         state: state after the preceding bytes; None is the zero state that every window starts from.
+        recurrence: how to run an LSTM over time.
 
     Returns:
         hidden [P, B, T, H], whose product with the head gives the logits of the next byte, and the state after T bytes.
@@ -61,21 +95,17 @@ def hidden(experts: Experts, inputs: Tensor, state: State | None = None) -> tupl
     x = experts.head[copies, inputs.long()].reshape(p, b * t, -1)
     if spec.projected:
         x = x @ w["project_in"].transpose(1, 2)
+    zero = x.new_zeros(p, b, d)
     after: State = []
     for i in range(spec.depth):
-        zero = x.new_zeros(p, b, d)
-        h, c = state[i] if state is not None else (zero, zero)
-        # The input product does not depend on the recurrence: one product for all T.
-        gates_input = _norm(x, w[f"blocks.{i}.lstm_norm"]) @ w[f"blocks.{i}.lstm_input"].transpose(1, 2)
-        recurrent = w[f"blocks.{i}.lstm_hidden"].transpose(1, 2)
-        outputs = []
-        for gates in gates_input.view(p, b, t, 4 * d).unbind(2):
-            gate_in, gate_forget, candidate, gate_out = torch.baddbmm(gates, h, recurrent).split(d, dim=2)
-            c = torch.sigmoid(gate_forget) * c + torch.sigmoid(gate_in) * torch.tanh(candidate)
-            h = torch.sigmoid(gate_out) * torch.tanh(c)
-            outputs.append(h)
-        after.append((h, c))
-        x = x + torch.stack(outputs, dim=2).reshape(p, b * t, d)
+        outputs, last = recurrence(
+            _norm(x, w[f"blocks.{i}.lstm_norm"]).view(p, b, t, d),
+            w[f"blocks.{i}.lstm_input"],
+            w[f"blocks.{i}.lstm_hidden"],
+            state[i] if state is not None else (zero, zero),
+        )
+        after.append(last)
+        x = x + outputs.reshape(p, b * t, d)
         up = _norm(x, w[f"blocks.{i}.mlp_norm"]) @ w[f"blocks.{i}.mlp_up"].transpose(1, 2)
         x = x + F.gelu(up) @ w[f"blocks.{i}.mlp_down"].transpose(1, 2)
     x = _norm(x, w["norm"])
@@ -86,7 +116,9 @@ def hidden(experts: Experts, inputs: Tensor, state: State | None = None) -> tupl
 
 def tensors(spec: LSTMSpec, theta: Tensor) -> dict[str, Tensor]:
     """Return named views of flat vectors theta [P, M]; each has a leading axis P."""
-    return {s.name: theta[:, s.offset : s.offset + s.size].unflatten(1, s.shape) for s in spec.layout}
+    # One split, not a slice for each: the derivative of a slice is a whole vector of zeros.
+    parts = theta.split([slot.size for slot in spec.layout], dim=1)
+    return {slot.name: part.unflatten(1, slot.shape) for slot, part in zip(spec.layout, parts, strict=True)}
 
 
 def cross_entropy(hidden_: Tensor, head: Tensor, targets: Tensor) -> Tensor:
@@ -97,4 +129,6 @@ def cross_entropy(hidden_: Tensor, head: Tensor, targets: Tensor) -> Tensor:
 
 def _norm(x: Tensor, gain: Tensor) -> Tensor:
     """Apply LayerNorm with a gain and no bias; x [P, N, D], gain [P, D]."""
+    if len(x) == 1:  # the same bits in one pass
+        return F.layer_norm(x, x.shape[-1:], gain[0], eps=LAYER_NORM_EPS)
     return F.layer_norm(x, x.shape[-1:], eps=LAYER_NORM_EPS) * gain[:, None, :]
