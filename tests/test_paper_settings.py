@@ -26,7 +26,7 @@ from soma.analysis.documents import SOURCES
 from soma.analysis.gradients import TRUSTED
 from soma.analysis.inference import POINTS, as_long_as_the_few, at_one_cost, token_operations
 from soma.analysis.scores import Scores
-from soma.catalogue import FIGURES, MEASUREMENTS, SUMMARIES, Losses
+from soma.catalogue import FIGURES, SUMMARIES, Losses
 from soma.config.campaign import Config, load, read_yaml
 from soma.config.training import Plateau, Training
 from soma.data import build_sets
@@ -743,6 +743,14 @@ CHECKED: dict[str, Value] = {
     "figure4/late/eps": common("eps", lambda p: p.late),
     "figure4/late/updates": lambda p: only(p.run(arm).updates for arm in p.late),
     "figure4/late/operations_per_arm": lambda p: total_operations(p.late[0])(p),
+    "figure4_variance/all/states": lambda p: holds(
+        len(p.plan.measured_runs("ratios")) == 2 * 6 + 2,  # of each phase, six ends and their only start
+        ["start", "six final ensembles"],
+    ),
+    "figure4_variance/all/batches": lambda p: p.config.products.paired.batches,
+    "figure4_variance/all/batch": lambda p: p.config.products.paired.batch,
+    "figure4_variance/all/directions_per_expert": lambda p: p.config.products.paired.probes,
+    "figure4_variance/late/eps": common("eps", lambda p: p.late),
     # gradient error
     "figure5/all/size": lambda p: fixed_total(matched(p), p),
     "figure5/n/n_experts": each("experts", matched),
@@ -887,6 +895,7 @@ CHECKED: dict[str, Value] = {
 
 WIKITEXT = "data/test_sources.py::test_wikitext_is_cut_at_headings_between_blank_rows_and_left_unchanged"
 COVERED = "analysis/test_summaries.py::test_budgets_compare_only_allocations_whose_curves_cover_them"
+RATIOS = "measurements/test_ratios.py::test_the_paired_runs_are_measured_on_training_text_in_both_precisions"
 SHARED_BATCH = "estimators/test_spsa.py::test_variance_with_a_batch_shared_by_all_directions"
 ACCUMULATED = "estimators/test_spsa.py::test_accumulated_batches_draw_their_own_directions"
 ESTIMATES = "measurements/test_reference.py::test_against_estimates_one_by_one"
@@ -902,6 +911,9 @@ TESTED = {
     "data/wikitext/normalisation": WIKITEXT,
     "data/wikitext/segments": WIKITEXT,
     "data/wikitext/incomplete_windows": "data/test_build_sets.py::test_every_external_window",
+    "figure4_variance/all/batches_from": RATIOS,
+    "figure4_variance/early/precisions": RATIOS,
+    "figure4_variance/late/precisions": RATIOS,
     "routing/all/features": PIPELINE,
     "routing/all/centre_then_l2_normalise": PIPELINE,
     "routing/all/clustering": "routing/test_kmeans.py::test_sizes_differ_by_at_most_one",
@@ -1125,12 +1137,6 @@ DEVIATES: dict[str, Deviation] = {
         lambda p: [*only(p.run(arm).milestones for arm in p.late)],
         "A milestone is a share of the budget above zero.",
         "Points of Figure 4",
-    ),
-    "figure4_variance/*/*": Deviation(
-        [],
-        lambda p: [m.name for m in MEASUREMENTS.values() if m.product == "paired"],
-        "Figure 11 measures the same ratio on a fixed objective.",
-        "Variance ratios of Figure 4's states",
     ),
     # gradient error
     "table8/all/cosine_distance_target": Deviation(

@@ -17,7 +17,7 @@ from tests.project import ROOT
 @pytest.mark.parametrize(
     ("config", "jobs"),
     [
-        ("", {"train_seed": 14, "train_expert": 171, "fit_router": 4, "measure": 8}),
+        ("", {"train_seed": 14, "train_expert": 171, "fit_router": 4, "measure": 9}),
         ("config/toy.yaml", {"train_seed": 6, "train_expert": 54, "train_expert_with_leg": 6, "fit_router": 3}),
         ("config/paper.yaml", {"train_seed": 10, "train_expert": 928, "train_expert_with_leg": 270, "download": 3}),
     ],

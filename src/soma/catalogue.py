@@ -63,7 +63,7 @@ class Measurement:
     name: str
     product: str
     """Name in `products` of the configuration: the arms whose runs are opened, and the settings."""
-    opens: Literal["all runs", "first arm", "first run"] = "all runs"
+    opens: Literal["all runs", "all runs and their starts", "first arm", "first run"] = "all runs"
     early: bool = False
     """True to measure at the first milestone too."""
     timed: bool = False
@@ -135,6 +135,7 @@ class Claim:
 _MEASUREMENTS = (
     Measurement("variance", "variance", early=True),
     Measurement("objective", "objective"),
+    Measurement("ratios", "paired", opens="all runs and their starts"),
     Measurement("reference", "reference", timed=True, since="reference_error"),
     Measurement("active", "active"),
     Measurement("inference", "inference", timed=True, computes_with="a runner"),
@@ -306,6 +307,12 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
             "Independent against summed losses at equal updates: test loss and paired difference", ("paired",),
             "The same experts, start, batches and probes; the difference is whether an expert's probe is multiplied "
             "by its own loss difference or by that of the sum. Below zero, independent losses are better.",
+        ),
+        Table(
+            "variance-ratios", "gradients.ratios", "Summed over independent variance during training (Figure 4)",
+            ("ratios",),
+            "How many times more the estimate varies with summed losses, at the weights that the paired runs start "
+            "from and end with. Rounding noise alone would also give N: compare the two precisions.",
         ),
         Table(
             "table8", "gradients.table8", "Table 8. Reference gradients", ("reference",),

@@ -97,6 +97,9 @@ class Plan:
         measurement = MEASUREMENTS[name]
         arms = self.product_arms(measurement.product)
         runs = [run for arm in (arms[:1] if measurement.opens == "first arm" else arms) for run in self.arm_runs[arm]]
+        if measurement.opens == "all runs and their starts":
+            starts = dict.fromkeys(run.start for run in runs if run.start)
+            return [*runs, *(self.runs[start] for start in starts)]
         return runs[:1] if measurement.opens == "first run" else runs
 
 

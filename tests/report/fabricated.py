@@ -298,6 +298,18 @@ class Rows:
     def pair_groups(self) -> pd.DataFrame:
         return pair_groups(self.plan, self.active())
 
+    def ratios(self) -> pd.DataFrame:
+        product, out = self.products.paired, []
+        for phase, arms in (("early", product.early), ("late", product.late)):
+            for i, run in enumerate(run for arm in arms for run in self.plan.arm_runs[arm]):
+                for state, update in (("start", 0), ("end", run.updates))[i > 0 :]:
+                    for batch in range(product.batches):
+                        for precision in ("fp32 (cpu)", "fp64"):
+                            where = {"phase": phase, "state": state, "update": update, "batch": batch, "run": run.id}
+                            ratio = {"ratio": run.experts * (1 + 0.1 * batch - 0.03 * i), "predicted": run.experts}
+                            out.append(where | ratio | {"precision": precision, "experts": run.experts})
+        return pd.DataFrame(out)
+
     def precision(self) -> pd.DataFrame:
         names = ("float32", "tf32", "bfloat16", "tf32 x3", "bfloat16 x3")
         steps, run = self.products.precision.eps, self.ids(self.products.precision.arm)

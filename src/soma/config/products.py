@@ -188,6 +188,12 @@ class Paired(Model):
     """Arms with independent and with summed losses, from the seed run."""
     late: tuple[str, str]
     """The same two as continuations of a trained arm."""
+    probes: Annotated[int, Field(ge=2)] = 128
+    """Single probes of the variance ratio, at the start and the end of every run."""
+    batches: Positive = 2
+    """Fixed batches of training text that it is measured on."""
+    batch: Positive = 64
+    """Sequences in such a batch, for each expert."""
 
     @property
     def arms(self) -> tuple[str, ...]:

@@ -83,20 +83,19 @@ def ensemble_variance(
     spec, n = experts.spec, len(experts)
     stream = Stream.named(seed, "variance", "probe")
     q = activity(spec, kind)
-    fourth = np.full(spec.size, 3.0) if kind == "gaussian" else q  # E z^4
     rows: list[dict[str, Any]] = []
     for chunk, tokens in enumerate(np.ascontiguousarray(chunks)):
         exact = exact_gradients(experts, tokens)
         norm = (exact**2).sum()
-        predicted = ((fourth + q * (q.sum() - 2 * q)) * exact**2).sum() / norm
+        predicted = variance_of_one_probe(exact, q, kind) / norm
         for precision, (engine, count) in engines.items():
             probes = Probes(spec, stream, kind, chunk, tuple(range(n)), range(count))
             losses = engine.losses(experts, tokens, probes, [eps] * n)
             slopes = central_differences(losses, [eps] * n)
-            single = _squared_errors(engine, probes, slopes, q * exact, 1) / norm
+            single = squared_errors(engine, probes, slopes, q * exact, 1) / norm
             for n_pert in n_perts:
                 whole = count % n_pert == 0
-                grouped = _squared_errors(engine, probes, slopes, q * exact, n_pert) / norm if whole else single[:0]
+                grouped = squared_errors(engine, probes, slopes, q * exact, n_pert) / norm if whole else single[:0]
                 rows.append(
                     {
                         "chunk": chunk,
@@ -119,7 +118,13 @@ def activity(spec: LSTMSpec, kind: ProbeKind) -> NDArray[np.float64]:
     return np.where(spec.gains, 1.0, 0.5) if kind == "sparse" else np.ones(spec.size)
 
 
-def _squared_errors(
+def variance_of_one_probe(exact: NDArray[np.float64], q: NDArray[np.float64], kind: ProbeKind) -> float:
+    """Return E ||x - E x||^2 by the formula of docs/paper.md section 6, summed over gradients [N, M] and q [M]."""
+    fourth = np.full_like(q, 3.0) if kind == "gaussian" else q  # E z^4
+    return float(((fourth + q * (q.sum() - 2 * q)) * exact**2).sum())
+
+
+def squared_errors(
     engine: Engine, probes: Probes, slopes: NDArray[np.float64], mean: NDArray[np.float64], n: int
 ) -> NDArray[np.float64]:
     """Compute ||x - mean||^2 for the means x of n consecutive probes; slopes [N, J], mean [N, M], result [J / n]."""

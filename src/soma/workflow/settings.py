@@ -84,6 +84,15 @@ def _measurement(plan: Plan, name: str) -> dict[str, Any]:
         out["product"] = {key: out["product"][key] for key in ("repeats", "warmups")}
     if name == "active":
         out["product"]["pair_runs"] = [run.id for run in plan.arm_runs[plan.config.products.active.pairs]]
+    if name == "ratios":
+        paired = plan.config.products.paired
+        out["phases"] = {
+            run.id: phase
+            for phase, arms in (("early", paired.early), ("late", paired.late))
+            for arm in arms
+            for run in plan.arm_runs[arm]
+        }
+        out["product"] = {key: out["product"][key] for key in ("probes", "batches", "batch")}
     if name == "estimator-variance":
         settings = [plan.arm_runs[arm][0].settings for arm in plan.config.products.estimators.arms]
         arms = plan.config.products.estimators.arms

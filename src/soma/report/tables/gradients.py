@@ -22,7 +22,7 @@ from soma.report.labels import (
     with_error,
 )
 from soma.report.paper import PaperValues
-from soma.report.table import NOT_RUN, Cell, Table, number
+from soma.report.table import NONE, NOT_RUN, Cell, Table, number, span
 
 
 def table8(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
@@ -91,6 +91,47 @@ def _references(row: Mapping[str, Any], when: str) -> tuple[Cell, Cell]:
 
 def _by_count(row: tuple[Cell, ...]) -> int:
     return int(str(row[0].value))
+
+
+def ratios(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
+    """Tabulate how many times more the estimate varies with summed losses, at the states of the paired runs."""
+    given = paper.tables["figure4"]
+    theirs = {
+        "early": [("FP32", given["early"]["variance_factor_gpu"]), ("FP64", given["early"]["variance_factor_fp64"])],
+        "late": [("FP32", given["late"]["variance_factor"])],
+    }
+    cells: list[tuple[Cell, ...]] = []
+    for (phase, state, precision), own in rows.groupby(["phase", "state", "precision"], sort=False):
+        runs = " ".join(dict.fromkeys(own["run"]))
+        cells.append(
+            (
+                Cell(f"{phase}, {state}"),
+                Cell(str(precision)),
+                number(int(own["experts"].iloc[0]), "set", -1),
+                number(own["run"].nunique(), "set", -1),
+                number(own["ratio"].mean(), "measured", 2, runs),
+                Cell(span(own["ratio"], "{:.2f}".format), "measured", run=runs),
+                Cell(span(own["predicted"], "{:.2f}".format), "measured", run=runs),
+            )
+        )
+    for phase, values in theirs.items():
+        for precision, (low, high) in values:
+            n = number(given[phase]["n"], "paper", -1)
+            between = Cell(f"{low:.2f} to {high:.2f}", "paper")
+            cells.append(
+                (Cell(f"{phase}, both", "paper"), Cell(precision, "paper"), n, Cell("7", "paper"), NONE, between, NONE)
+            )
+    columns = ("weights", "precision", "N", "runs", "summed over independent", "from and to", "predicted")
+    product = plan.config.products.paired
+    notes = (
+        f"Variance of one probe's estimate around its mean, summed over independent losses: {product.probes} probes "
+        f"per expert, the same for both, on {product.batches} fixed batches of {product.batch} training windows per "
+        "expert; one ratio for each state and batch.",
+        "Predicted: for losses that are linear within ε. N if all experts have gradients of equal norm.",
+        "A start that several runs share is measured once, with the probes and the text of the first.",
+        *watermark_notes(plan),
+    )
+    return Table(columns, tuple(cells), notes)
 
 
 def estimators(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
