@@ -19,7 +19,7 @@ from tests.project import ROOT
     [
         ("", {"train_seed": 14, "train_expert": 171, "fit_router": 4, "measure": 9}),
         ("config/toy.yaml", {"train_seed": 6, "train_expert": 54, "train_expert_with_leg": 6, "fit_router": 3}),
-        ("config/paper.yaml", {"train_seed": 10, "train_expert": 928, "train_expert_with_leg": 270, "download": 3}),
+        ("config/paper.yaml", {"train_seed": 6, "train_expert": 931, "train_expert_with_leg": 270, "download": 3}),
     ],
 )
 def test_dry_run_shows_the_whole_plan(project, config, jobs):

@@ -117,7 +117,8 @@ def make_plan(config: Config) -> Plan:
     Raises:
         SomaError: if two arms of the configuration describe the same run.
     """
-    named, derived = _named_arms(config), _derived_arms(config)
+    derived = _derived_arms(config)
+    named = _named_arms(config, [arm for group in derived.values() for arm in group.values()])
     arms = named | {name: arm for group in derived.values() for name, arm in group.items()}
     searched = derived["tuning"].keys() | derived["rates"].keys()
     runs: dict[str, RunSpec] = {}
@@ -146,10 +147,11 @@ def make_plan(config: Config) -> Plan:
     return Plan(config, arms, arm_runs, dict(sorted(runs.items())), groups)
 
 
-def _named_arms(config: Config) -> dict[str, Arm]:
-    """Return the configured arms that a product shows, and those that they continue."""
+def _named_arms(config: Config, derived: Iterable[Arm]) -> dict[str, Arm]:
+    """Return the configured arms that a product shows, and those that they or derived arms continue."""
     names = dict.fromkeys(name for name in config.products.arms if name in config.arms)
-    names |= dict.fromkeys(start for name in names if (start := config.arms[name].start) in config.arms)
+    shown = [*(config.arms[name] for name in names), *derived]
+    names |= dict.fromkeys(arm.start for arm in shown if arm.start in config.arms)
     return {name: config.arms[name] for name in names}
 
 

@@ -1,5 +1,7 @@
 """The equal search (Tables 6 and 7, claim C3) on invented losses with known results, and a check that it is equal."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -108,6 +110,36 @@ def test_what_is_tested_is_every_seed_of_what_the_table_calls_chosen_and_nothing
         assert sorted(entries) == sorted(run.id for run, _ in runs)
         assert all(entries[run.id] == PLAN.published(run) | {"active": [run.experts]} for run, _ in runs)
         assert not arms or sorted(named) == sorted(arms)
+
+
+def test_each_seed_may_choose_for_itself(tmp_path):
+    """As in the paper; the seeds that chose a setting stand in its row, and their runs alone are tested."""
+    product = T.model_copy(update={"each_seed": True})
+    plan = replace(
+        PLAN,
+        config=PLAN.config.model_copy(update={"products": PLAN.config.products.model_copy(update={"tuning": product})}),
+    )
+    best = {0: SOMA[1], 1: SOMA[4], 2: SOMA[1]}
+    validation = rows(lambda arm, run: 0.1 * (arm in (best[run.seed], SPSA[2])) + 0.01 * (arm == SOMA[0]))
+    found = tuning.search(plan, validation)
+    assert chosen(found) == [SOMA[1], SOMA[4], SPSA[2]]
+    assert found.set_index("arm").loc[[SOMA[1], SOMA[4], SPSA[2], SOMA[0]], "chosen_by"].tolist() == [
+        "0 2",
+        "1",
+        "0 1 2",
+        "",
+    ]
+    tested = rows(lambda arm, run: 0.3 * (arm == best[run.seed]), (SOMA[1], SOMA[4], SPSA[2]), "test")
+    compared = tuning.compare(plan, found, tested)
+    assert compared["soma_run"].tolist()[:3] == [f"{best[seed]}-s{seed}" for seed in T.seeds]
+    assert np.allclose(compared["difference"], -0.3)
+    validation.to_parquet(tmp_path / "tuning.parquet")
+    write_json(tmp_path / "settings.json", settings_files(plan)["choose"])
+    choose(tmp_path / "settings.json", tmp_path / "tuning.parquet", tmp_path / "chosen.json")
+    named = [entry["run"]["id"] for entry in read_json(tmp_path / "chosen.json")]
+    assert sorted(named) == sorted([f"{best[s]}-s{s}" for s in T.seeds] + [f"{SPSA[2]}-s{s}" for s in T.seeds])
+    with pytest.raises(SomaError, match="every setting of"):
+        tuning.search(plan, rows(lambda arm, run: float("nan") if run.seed == 1 else 0.0))
 
 
 @pytest.mark.parametrize("overlay", [None, "toy.yaml", "paper.yaml"])

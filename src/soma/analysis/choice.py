@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,20 @@ def lowest(losses: Sequence[float], base: str) -> int:
     return int(np.nanargmin(losses))
 
 
+def picks(losses: NDArray[np.float64], each_seed: bool, base: str) -> list[int]:
+    """Return the index of the chosen setting for every seed: by the mean over seeds, or by each seed's own loss.
+
+    Args:
+        losses: [settings, seeds]; NaN where a run failed.
+
+    Raises:
+        SomaError: if every setting of the arm `base` failed.
+    """
+    if each_seed:
+        return [lowest(column, base) for column in losses.T]
+    return [lowest([mean_loss(row) for row in losses], base)] * losses.shape[1]
+
+
 def outcome(plan: Plan, rows: pd.DataFrame, arm: str, update: int | None = None) -> dict[str, Any]:
     """Compute the loss of a setting over its seeds; a run without a finite loss is a failure.
 
@@ -59,8 +73,7 @@ def outcome(plan: Plan, rows: pd.DataFrame, arm: str, update: int | None = None)
         `loss`, the mean over seeds, `sd`, their sample standard deviation, `seed_low` and `seed_high`, the 95 %
         interval over seeds, `seeds`, `failed` runs, and the ids of all (`run`).
     """
-    runs = plan.arm_runs[arm]
-    losses = np.array([loss_at(rows, run, update or run.updates, plan.arms[arm].active) for run in runs])
+    runs, losses = plan.arm_runs[arm], losses_of(plan, rows, arm, update)
     finite = np.isfinite(losses)
     whole = bool(finite.all())
     interval = seed_interval(losses) if whole else None
@@ -75,21 +88,32 @@ def outcome(plan: Plan, rows: pd.DataFrame, arm: str, update: int | None = None)
     }
 
 
-def mark_chosen(candidates: Sequence[dict[str, Any]], values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Add `chosen` to the rows of a search, and to the chosen one the keys at whose edge it lies (`edge`).
+def losses_of(plan: Plan, rows: pd.DataFrame, arm: str, update: int | None = None) -> NDArray[np.float64]:
+    """Return the loss of every seed of a setting, [seeds]; arguments as of `outcome`."""
+    active = plan.arms[arm].active
+    return np.array([loss_at(rows, run, update or run.updates, active) for run in plan.arm_runs[arm]])
+
+
+def mark_chosen(
+    candidates: Sequence[dict[str, Any]], values: Sequence[Mapping[str, Any]], chosen: Collection[int]
+) -> list[dict[str, Any]]:
+    """Add `chosen` to the rows of a search, and to a chosen one the keys at whose edge it lies (`edge`).
 
     Args:
-        candidates: one row per setting with its `loss`.
+        candidates: one row per setting.
         values: values of each setting; a key of numbers has an edge if more than one value was tried.
+        chosen: indices of the chosen settings.
     """
-    losses = [row["loss"] for row in candidates]
-    best = None if np.isnan(losses).all() else int(np.nanargmin(losses))
-    ends = []
-    for key in values[0] if best is not None else ():
-        tried = {value[key] for value in values}
-        numbers = all(isinstance(value, int | float) for value in tried)
-        if best is not None and numbers and len(tried) > 1 and values[best][key] in (min(tried), max(tried)):
-            ends.append(key)
+    edges = {key: (min(tried), max(tried)) for key in values[0] if len(tried := _numbers(values, key)) > 1}
     return [
-        row | {"chosen": i == best, "edge": " and ".join(ends) if i == best else ""} for i, row in enumerate(candidates)
+        row
+        | {"chosen": i in chosen}
+        | {"edge": " and ".join(key for key, ends in edges.items() if value[key] in ends) if i in chosen else ""}
+        for i, (row, value) in enumerate(zip(candidates, values, strict=True))
     ]
+
+
+def _numbers(values: Sequence[Mapping[str, Any]], key: str) -> set[float]:
+    """Return the values of a key, or none if one of them is no number."""
+    tried = {value[key] for value in values}
+    return tried if all(isinstance(value, int | float) for value in tried) else set()

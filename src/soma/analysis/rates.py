@@ -43,7 +43,9 @@ def search(plan: Plan, losses: pd.DataFrame) -> pd.DataFrame:
             spent = float(run.operations(run.updates))
             share = spent / _budget(plan.config.arms[product.arm])
             row |= {"updates": run.updates, "operations": spent, "share": share}
-        for row, arm, setting in zip(mark_chosen(tried, values), product.variants, values, strict=True):
+        losses_of_settings = [row["loss"] for row in tried]
+        best = [] if np.isnan(losses_of_settings).all() else [int(np.nanargmin(losses_of_settings))]
+        for row, arm, setting in zip(mark_chosen(tried, values, best), product.variants, values, strict=True):
             out.append({"search": name, "base": product.arm, "arm": arm, "values": json.dumps(setting), **row})
     columns = ["search", "base", "arm", "values", "loss", "sd", "seed_low", "seed_high", "seeds", "failed", "run"]
     return pd.DataFrame(out, columns=[*columns, "updates", "operations", "share", "chosen", "edge"])
@@ -106,11 +108,20 @@ def _services(plan: Plan, searched: pd.DataFrame, tuned: pd.DataFrame) -> list[d
         facts |= _tried([json.loads(values) for values in rows["values"]])
         out.append(facts | {"chosen": chosen, "edge": best["edge"].iloc[0] if len(best) else ""})
     for base, serves in products.tuning.serves.items():
-        (row,) = tuned[(tuned["base"] == base) & tuned["chosen"]].to_dict("records")
+        best = tuned[(tuned["base"] == base) & tuned["chosen"]]
+        # Seeds that chose for themselves may differ: no single value of an arm is what all of them chose.
+        chosen = {key: best[key].iloc[0] if best[key].nunique() == 1 else _either(best[key]) for key in ("lr", "eps")}
+        edges = dict.fromkeys(key for edge in best["edge"] if edge for key in edge.split(" and "))
         facts = {"name": f"Table 6, {base}", "serves": serves}
         facts |= _tried([{"lr": lr, "eps": eps} for lr, eps in products.tuning.settings])
-        out.append(facts | {"operations": _budget(plan.config.arms[base]), "chosen": row, "edge": row["edge"]})
+        out.append(
+            facts | {"operations": _budget(plan.config.arms[base]), "chosen": chosen, "edge": " and ".join(edges)}
+        )
     return out
+
+
+def _either(values: pd.Series) -> str:
+    return " or ".join(_text(value) for value in sorted(set(values)))
 
 
 def _tried(settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

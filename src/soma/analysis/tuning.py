@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from soma.analysis.choice import lowest, mark_chosen, outcome
+from soma.analysis.choice import losses_of, lowest, mark_chosen, outcome, picks
 from soma.analysis.contrasts import (
     Side,
     difference_row,
@@ -19,6 +19,7 @@ from soma.analysis.contrasts import (
 )
 from soma.analysis.verdict import Difference, difference_of
 from soma.plan import Plan
+from soma.runs import RunSpec
 
 
 def search(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
@@ -29,8 +30,8 @@ def search(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         One row per (base arm, setting): `loss`, the mean over seeds, `sd`, their sample standard deviation, `seed_low`
-        and `seed_high`, the 95 % interval over seeds, `failed` runs, `chosen`, and `edge`, the rates (lr, eps) of the
-        chosen setting that are the smallest or largest tried.
+        and `seed_high`, the 95 % interval over seeds, `failed` runs, `chosen`, `chosen_by`, the seeds that it is chosen
+        for, and `edge`, the rates (lr, eps) of a chosen setting that are the smallest or largest tried.
     """
     tuning = plan.config.products.tuning
     out: list[dict[str, Any]] = []
@@ -39,8 +40,11 @@ def search(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
         for name, change in tuning.variants(base).items():
             rates = {"lr": change["lr"], "eps": change["eps"]}
             candidates.append({"base": base, "arm": name, **rates, **outcome(plan, rows, name)})
-        lowest([row["loss"] for row in candidates], base)  # the equal search has no result if all settings failed
-        out += mark_chosen(candidates, [{"lr": row["lr"], "eps": row["eps"]} for row in candidates])
+        losses = np.array([losses_of(plan, rows, row["arm"]) for row in candidates])
+        best = picks(losses, tuning.each_seed, base)
+        for i, row in enumerate(candidates):
+            row["chosen_by"] = " ".join(str(seed) for seed, pick in zip(tuning.seeds, best, strict=True) if pick == i)
+        out += mark_chosen(candidates, [{"lr": row["lr"], "eps": row["eps"]} for row in candidates], best)
     return pd.DataFrame(out)
 
 
@@ -75,11 +79,14 @@ def compare(plan: Plan, searched: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFr
         seeds.
     """
     tuning = plan.config.products.tuning
-    chosen = {str(row.base): str(row.arm) for row in searched[searched["chosen"]].itertuples()}
     scores = scores_of(plan, rows)
-    arms = {"soma": chosen[tuning.soma], "spsa": chosen[tuning.spsa]}
-    runs = {name: plan.arm_runs[arm] for name, arm in arms.items()}
-    losses = {name: scores.loss([Side(arm).key(plan, run) for run in runs[name]]) for name, arm in arms.items()}
+    runs, losses = dict[str, list[RunSpec]](), dict[str, Any]()
+    for name, base in (("soma", tuning.soma), ("spsa", tuning.spsa)):
+        own = searched[(searched["base"] == base) & searched["chosen"]]
+        by_seed = {int(seed): str(row.arm) for row in own.itertuples() for seed in row.chosen_by.split()}
+        sides = [(by_seed[seed], plan.arm_runs[by_seed[seed]][i]) for i, seed in enumerate(tuning.seeds)]
+        runs[name] = [run for _, run in sides]
+        losses[name] = scores.loss([Side(arm).key(plan, run) for arm, run in sides])
     (soma, soma_draws), (spsa, spsa_draws) = losses["soma"], losses["spsa"]
     every = np.arange(len(tuning.seeds))
     out = []

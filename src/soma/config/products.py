@@ -70,6 +70,8 @@ class Tuning(Model):
     """Pairs of lr and eps, each run with every seed and the arm's own budget."""
     seeds: Annotated[Seeds, Field(min_length=2)]
     """Seeds of every setting."""
+    each_seed: bool = False
+    """True to choose a setting for each seed by itself, as in the paper; else one by the mean over seeds."""
     serves: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Arms that have the lr and eps chosen for `soma` or `spsa`; the summary `rates-of-arms` checks it."""
 

@@ -7,25 +7,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from soma.analysis.choice import final_loss, lowest, mean_loss
+from soma.analysis.choice import final_loss, picks
 from soma.files.atomic import read_json, write_json
 from soma.runs import RunSpec
 
 
 def choose(settings: Path, validation: Path, output: Path) -> None:
-    """Write the runs of every searched arm's best setting, in the format that `evaluate_group` reads.
+    """Write the run of every searched arm's best setting for every seed, in the format that `evaluate_group` reads.
 
     Args:
-        settings: settings of every arm, each a list of runs (`plan.settings_files`).
+        settings: `each_seed`, and `tried`, the settings of every arm, each a list of one run per seed
+            (`workflow.settings`).
         validation: per-document losses of all these runs on the validation set.
     """
-    rows, chosen = pd.read_parquet(validation), []
-    for base, tried in read_json(settings).items():
+    rows, chosen, search = pd.read_parquet(validation), [], read_json(settings)
+    for base, tried in search["tried"].items():
         losses = [
-            mean_loss([final_loss(rows, RunSpec.model_validate(entry["run"]), *entry["active"]) for entry in entries])
+            [final_loss(rows, RunSpec.model_validate(entry["run"]), *entry["active"]) for entry in entries]
             for entries in tried
         ]
-        chosen += tried[lowest(losses, base)]
+        chosen += [tried[best][i] for i, best in enumerate(picks(np.array(losses), search["each_seed"], base))]
     write_json(output, chosen)

@@ -59,14 +59,15 @@ def _evaluation(plan: Plan, group: str) -> list[dict[str, Any]]:
     return [plan.published(run) | {"active": plan.active_counts(arm)} for run, arm in plan.group_runs(group).values()]
 
 
-def _searched(plan: Plan) -> dict[str, list[list[dict[str, Any]]]]:
-    """Return the candidate settings of each tuned arm; each lists the runs to test if it is chosen."""
+def _searched(plan: Plan) -> dict[str, Any]:
+    """Return how to choose, and the candidate settings of each tuned arm, each with the run of every seed."""
     tuning = plan.config.products.tuning
 
     def entries(arm: str) -> list[dict[str, Any]]:
         return [plan.published(run) | {"active": [plan.arms[arm].active]} for run in plan.arm_runs[arm]]
 
-    return {base: [entries(arm) for arm in tuning.variants(base)] for base in tuning.bases}
+    tried = {base: [entries(arm) for arm in tuning.variants(base)] for base in tuning.bases}
+    return {"each_seed": tuning.each_seed, "tried": tried}
 
 
 def _measurement(plan: Plan, name: str) -> dict[str, Any]:

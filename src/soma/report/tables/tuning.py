@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
@@ -36,7 +36,7 @@ def table6(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
     cells: list[tuple[Cell, ...]] = []
     for (lr, eps), tried_alike in rows.groupby(["lr", "eps"], sort=False):
         by_base = {row.base: row for row in tried_alike.itertuples()}
-        chosen = [names[base] + edge(row) for base, row in by_base.items() if row.chosen]
+        chosen = [names[base] + _seeds(row, tuning.seeds) + edge(row) for base, row in by_base.items() if row.chosen]
         cells.append(
             (
                 *(number(float(value), "set", -1) for value in (lr, eps)),
@@ -49,16 +49,23 @@ def table6(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
         )
     for (lr, eps), row in theirs.items():
         cells.append((number(lr, "paper", -1), number(eps, "paper", -1), *[NOT_RUN] * 3, *_tried(row)))
+    chosen_by = "for each seed by its own loss" if tuning.each_seed else "by the mean over seeds"
     notes = (
         f"Ensemble validation, nats per byte: mean over seeds {list(tuning.seeds)}, their Student-t 95 % interval, "
         "and sample standard deviation (sd); the same settings, seeds and operations for both arms. Test data play no "
-        "part.",
-        *(f"{names[row.base]}: no other eps was tried at the chosen lr." for row in best if lone(row)),
+        f"part. A setting is chosen {chosen_by}.",
+        *dict.fromkeys(f"{names[row.base]}: no other eps was tried at the chosen lr." for row in best if lone(row)),
         *watermark_notes(plan),
     )
     ours = [arm_label(plan.config.arms[base]) for base in tuning.bases]
     columns = ("lr", "eps", *ours, "chosen for", "SOMA N=2 (paper)", "SPSA N=1 (paper)")
     return Table(columns, tuple(cells), notes)
+
+
+def _seeds(row: Any, seeds: Sequence[int]) -> str:
+    """Return the seeds that chose a setting, unless all did."""
+    by = row.chosen_by.split()
+    return "" if len(by) == len(seeds) else f" (seed {', '.join(by)})"
 
 
 def edge(row: Any) -> str:
