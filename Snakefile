@@ -54,7 +54,7 @@ rule data:
 rule routing:
     input:
         [f"{ROUTING}/clusters-n{n}.json" for n in PLAN.expert_counts],
-        sorted({f"{SHARDS}/{run.shards}" for run in PLAN.runs.values()}),
+        shards_of(PLAN.runs.values()),
 
 
 # The searches alone; copy what they choose into the configuration, then run the rest.

@@ -10,6 +10,7 @@ from snakemake.persistence import MetadataRecord
 from snakemake.persistence.file import FilePersistence
 
 from soma.errors import SomaError
+from soma.files.hashes import sha256_file
 from soma.workflow import provenance
 
 RESULTS = Path("results/one")
@@ -26,13 +27,8 @@ def snakemake(tmp_path, monkeypatch):
 
 def make(store: FilePersistence, target: str, params: str, text: str = "text") -> None:
     path = Path(target)
-    if path.suffix:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    else:
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "part").write_text(text)
-        (path / ".snakemake_timestamp").touch()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
     store._write_record(target, MetadataRecord(rule="rule", params=[params], record_format_version=6, job_hash=7))
 
 
@@ -50,8 +46,8 @@ def forget(store: FilePersistence, *targets: str) -> None:
 
 
 def test_records_come_back_for_the_files_that_they_are_about(snakemake):
-    same, other, gone, folder = (f"{RESULTS}/{n}" for n in ("same.txt", "other.txt", "gone.txt", "folder"))
-    targets = (same, other, gone, folder, LONG)
+    same, other, gone = (f"{RESULTS}/{n}" for n in ("same.txt", "other.txt", "gone.txt"))
+    targets = (same, other, gone, LONG)
     for target in targets:
         make(snakemake, target, "old")
     make(snakemake, "results/two/else.txt", "old")
@@ -62,11 +58,9 @@ def test_records_come_back_for_the_files_that_they_are_about(snakemake):
     forget(snakemake, *targets)
     make(snakemake, other, "new", "other text")
     Path(gone).unlink()
-    (Path(folder) / ".snakemake_timestamp").unlink()
     provenance.unpack(RESULTS)
-    assert [params(snakemake, t) for t in (same, gone, folder, LONG)] == [["old"]] * 4
+    assert [params(snakemake, t) for t in (same, gone, LONG)] == [["old"]] * 3
     assert params(snakemake, other) == ["new"]
-    assert (Path(folder) / ".snakemake_timestamp").stat().st_mtime < 4e8
 
     # Not all records matched the files, so it checks again; now they do.
     Path(other).write_text("text")
@@ -99,23 +93,13 @@ def test_a_job_is_one_line_and_the_first_editions_format_is_read(snakemake):
     lines = path.read_text().splitlines()
     assert [sum(f'"{target}"' in line for target in (first, second, other)) for line in lines] == [0, 2, 1, 0]
     records = provenance.records(RESULTS)
-    old = {target: {"record": records[target], "content": provenance.content(target)} for target in records}
+    old = {target: {"record": records[target], "content": sha256_file(Path(target))} for target in records}
     path.write_text(json.dumps(old))
     forget(snakemake, first, second, other)
     provenance.unpack(RESULTS)
     assert params(snakemake, first) == params(snakemake, second) == ["one"]
     provenance.pack(RESULTS)
     assert provenance.records(RESULTS) == records
-
-
-def test_a_folder_with_other_content_keeps_its_date(snakemake):
-    folder = f"{RESULTS}/folder"
-    make(snakemake, folder, "old")
-    provenance.pack(RESULTS)
-    (Path(folder) / "part").write_text("other text")
-    (Path(folder) / ".snakemake_timestamp").unlink()
-    provenance.unpack(RESULTS)
-    assert not (Path(folder) / ".snakemake_timestamp").exists()
 
 
 def test_without_results_nothing_is_written(snakemake):

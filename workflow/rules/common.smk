@@ -58,6 +58,9 @@ LOGS, BENCHMARKS, RESUME = (
     f"{RESULTS}/resume",
 )
 
+# A folder's index names the hashes of its other files. Steps that read the folder have the index as their input, since
+# Snakemake compares files by content and folders by date alone, which a copy or another clone changes.
+TRAIN, FEATURES = f"{CORPUS}/train/manifest.json", f"{ROUTING}/features/features.json"
 ROLES = ["validation", "test", "external"]
 SETTINGS = StepSettings(settings_files(PLAN), Path(RESULTS) / "settings")
 CODE = RunCode(PLAN, Path(RUNS))
@@ -82,6 +85,15 @@ def settings(name):
 def files_of(reads):
     """Return the files that a function of the catalogue reads."""
     return [f"{RESULTS}/{file}" for file in layout.files(reads, PLAN)]
+
+
+def files_in(folder, *names):
+    return [f"{folder}/{name}" for name in names]
+
+
+def shards_of(runs):
+    """Return the indices of the shards that runs train on."""
+    return sorted({f"{SHARDS}/{run.shards}/shards.json" for run in runs})
 
 
 def parts_of(run):

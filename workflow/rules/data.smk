@@ -13,7 +13,7 @@ def source_of(role):
 
 rule download:
     output:
-        directory(f"{CORPUS}/source-{{source}}"),
+        f"{CORPUS}/source-{{source}}/manifest.json",  # of the other files there, whose number is not known before
     log:
         f"{LOGS}/download-{{source}}.log",
     benchmark:
@@ -23,20 +23,23 @@ rule download:
         mem_mb=2000,
         runtime=1440,
     params:
+        folder=f"{CORPUS}/source-{{source}}",
         code=lambda wc: code(f"download/{kind_of(wc.source)}"),
         settings=lambda wc: settings(f"source-{wc.source}"),
         file=lambda wc: SETTINGS.path(f"source-{wc.source}"),
     message:
         "Downloading the {wildcards.source} source"
     shell:
-        "{SOMA} download --log {log} --settings {params.file} --output {output}"
+        "{SOMA} download --log {log} --settings {params.file} --output {params.folder}"
 
 
 rule encode:
     input:
-        source=lambda wc: f"{CORPUS}/source-{source_of(wc.role)}",
+        lambda wc: f"{CORPUS}/source-{source_of(wc.role)}/manifest.json",
     output:
-        directory(f"{CORPUS}/{{role}}"),
+        files_in(
+            f"{CORPUS}/{{role}}", "manifest.json", "bytes.bin", "documents.parquet"
+        ),
     log:
         f"{LOGS}/encode-{{role}}.log",
     benchmark:
@@ -45,6 +48,8 @@ rule encode:
         mem_mb=4000,
         runtime=1440,
     params:
+        source=lambda wc: f"{CORPUS}/source-{source_of(wc.role)}",
+        folder=f"{CORPUS}/{{role}}",
         code=code("encode"),
         settings=lambda wc: settings(f"encode-{wc.role}"),
         file=lambda wc: SETTINGS.path(f"encode-{wc.role}"),
@@ -52,13 +57,13 @@ rule encode:
         "Encoding the {wildcards.role} documents as bytes"
     shell:
         "{SOMA} encode --log {log} --settings {params.file} --role {wildcards.role}"
-        " --source {input.source} --output {output}"
+        " --source {params.source} --output {params.folder}"
 
 
 rule evaluation_set:
     input:
-        train=f"{CORPUS}/train",
-        corpus=f"{CORPUS}/{{role}}",
+        TRAIN,
+        f"{CORPUS}/{{role}}/manifest.json",
     output:
         windows=f"{SETS}/{{role}}.parquet",
         manifest=f"{SETS}/{{role}}.json",
@@ -77,4 +82,4 @@ rule evaluation_set:
         "Choosing the {wildcards.role} windows"
     shell:
         "{SOMA} evaluation-set --log {log} --settings {params.file} --role {wildcards.role}"
-        " --train {input.train} --corpus {input.corpus} --output {output.windows}"
+        " --train {CORPUS}/train --corpus {CORPUS}/{wildcards.role} --output {output.windows}"

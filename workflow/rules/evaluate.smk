@@ -15,8 +15,8 @@ def opened(runs, milestones=False):
 def routers_of(runs):
     """Return the routers that choose among the experts of runs."""
     counts = sorted({run.clusters for run in runs if run.clusters is not None})
-    return [f"{ROUTING}/features" for _ in counts[:1]] + [
-        f"{ROUTING}/router-n{n}" for n in counts
+    return [FEATURES for _ in counts[:1]] + [
+        f"{ROUTING}/router-n{n}/router.json" for n in counts
     ]
 
 
@@ -52,7 +52,7 @@ rule evaluate:
 # Reference lines, which cost nothing to train: n-gram models of the same training text, on the same scored bytes.
 rule evaluate_ngrams:
     input:
-        train=f"{CORPUS}/train",
+        TRAIN,
         validation=f"{SETS}/validation.parquet",
         test=f"{SETS}/test.parquet",
         external=f"{SETS}/external.parquet",
@@ -68,21 +68,19 @@ rule evaluate_ngrams:
     message:
         "Evaluating n-gram models of the training text"
     shell:
-        "{SOMA} evaluate-ngrams --log {log} --train {input.train} --validation {input.validation} --test {input.test}"
+        "{SOMA} evaluate-ngrams --log {log} --train {CORPUS}/train --validation {input.validation} --test {input.test}"
         " --external {input.external} --output {output}"
 
 
 rule measure:
     input:
-        train=f"{CORPUS}/train",
-        validation=f"{SETS}/validation.parquet",
+        TRAIN,
+        f"{SETS}/validation.parquet",
         checkpoints=lambda wc: opened(
             PLAN.measured_runs(wc.measurement),
             milestones=MEASUREMENTS[wc.measurement].early,
         ),
-        shards=lambda wc: sorted(
-            {f"{SHARDS}/{run.shards}" for run in PLAN.measured_runs(wc.measurement)}
-        ),
+        shards=lambda wc: shards_of(PLAN.measured_runs(wc.measurement)),
         routers=lambda wc: routers_of(PLAN.measured_runs(wc.measurement)),
     output:
         f"{ROWS}/{{measurement}}.parquet",

@@ -3,9 +3,11 @@
 
 rule fit_features:
     input:
-        train=f"{CORPUS}/train",
+        TRAIN,
     output:
-        directory(f"{ROUTING}/features"),
+        files_in(
+            f"{ROUTING}/features", "features.json", "features.npz", "vocabulary.json"
+        ),
     log:
         f"{LOGS}/fit-features.log",
     benchmark:
@@ -20,13 +22,13 @@ rule fit_features:
     message:
         "Fitting tf-idf and SVD on a sample of the training windows"
     shell:
-        "{SOMA} fit-features --log {log} --settings {params.file} --train {input.train} --output {output}"
+        "{SOMA} fit-features --log {log} --settings {params.file} --train {CORPUS}/train --output {ROUTING}/features"
 
 
 rule transform:
     input:
-        train=f"{CORPUS}/train",
-        features=f"{ROUTING}/features",
+        TRAIN,
+        FEATURES,
     output:
         f"{ROUTING}/vectors.npy",
     log:
@@ -44,16 +46,16 @@ rule transform:
     message:
         "Computing the features of every training window"
     shell:
-        "{SOMA} transform --log {log} --settings {params.file} --train {input.train}"
-        " --features {input.features} --output {output} --workers {threads}"
+        "{SOMA} transform --log {log} --settings {params.file} --train {CORPUS}/train"
+        " --features {ROUTING}/features --output {output} --workers {threads}"
 
 
 rule fit_router:
     input:
-        features=f"{ROUTING}/features",
+        FEATURES,
         vectors=f"{ROUTING}/vectors.npy",
     output:
-        directory(f"{ROUTING}/router-n{{n}}"),
+        files_in(f"{ROUTING}/router-n{{n}}", "router.json", "router.npz"),
     log:
         f"{LOGS}/fit-router-n{{n}}.log",
     benchmark:
@@ -68,16 +70,16 @@ rule fit_router:
     message:
         "Fitting {wildcards.n} balanced clusters"
     shell:
-        "{SOMA} fit-router --log {log} --settings {params.file} --features {input.features}"
-        " --vectors {input.vectors} --experts {wildcards.n} --output {output}"
+        "{SOMA} fit-router --log {log} --settings {params.file} --features {ROUTING}/features"
+        " --vectors {input.vectors} --experts {wildcards.n} --output {ROUTING}/router-n{wildcards.n}"
 
 
 rule assign:
     input:
-        train=f"{CORPUS}/train",
-        features=f"{ROUTING}/features",
+        TRAIN,
+        FEATURES,
+        f"{ROUTING}/router-n{{n}}/router.json",
         vectors=f"{ROUTING}/vectors.npy",
-        router=f"{ROUTING}/router-n{{n}}",
     output:
         labels=f"{ROUTING}/labels-n{{n}}.npy",
         clusters=f"{ROUTING}/clusters-n{{n}}.json",
@@ -95,18 +97,23 @@ rule assign:
     message:
         "Assigning every training window to one of {wildcards.n} clusters"
     shell:
-        "{SOMA} assign --log {log} --settings {params.file} --train {input.train} --features {input.features}"
-        " --vectors {input.vectors} --router {input.router} --labels {output.labels} --clusters {output.clusters}"
+        "{SOMA} assign --log {log} --settings {params.file} --train {CORPUS}/train"
+        " --features {ROUTING}/features --vectors {input.vectors} --router {ROUTING}/router-n{wildcards.n} --labels {output.labels} --clusters {output.clusters}"
 
 
 rule shard:
     input:
-        train=f"{CORPUS}/train",
+        TRAIN,
         labels=lambda wc: (
             f"{ROUTING}/labels-n{wc.n}.npy" if wc.partition == "clusters" else []
         ),
     output:
-        directory(f"{SHARDS}/{{partition}}-n{{n}}"),
+        files_in(
+            f"{SHARDS}/{{partition}}-n{{n}}",
+            "shards.json",
+            "train.npy",
+            "validation.npy",
+        ),
     log:
         f"{LOGS}/shard-{{partition}}-n{{n}}.log",
     benchmark:
@@ -115,6 +122,7 @@ rule shard:
         mem_mb=4000,
         runtime=60,
     params:
+        folder=f"{SHARDS}/{{partition}}-n{{n}}",
         code=code("shard"),
         settings=settings("shard"),
         file=SETTINGS.path("shard"),
@@ -122,5 +130,5 @@ rule shard:
     message:
         "Dividing the training windows among {wildcards.n} experts ({wildcards.partition})"
     shell:
-        "{SOMA} shard --log {log} --settings {params.file} --train {input.train}"
-        " --partition {wildcards.partition} --experts {wildcards.n} {params.labels} --output {output}"
+        "{SOMA} shard --log {log} --settings {params.file} --train {CORPUS}/train"
+        " --partition {wildcards.partition} --experts {wildcards.n} {params.labels} --output {params.folder}"

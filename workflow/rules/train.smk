@@ -4,8 +4,8 @@
 
 rule train_seed:
     input:
-        train=f"{CORPUS}/train",
-        shards=lambda wc: f"{SHARDS}/{PLAN.runs[wc.run].shards}",
+        TRAIN,
+        lambda wc: shards_of([PLAN.runs[wc.run]]),
         start=lambda wc: started_from(wc.run, wc.part),
     output:
         **TRAINED,
@@ -25,6 +25,7 @@ rule train_seed:
         code=lambda wc: CODE.train(PLAN.runs[wc.run], wc.part),
         settings=lambda wc: settings(f"run-{wc.run}"),
         file=lambda wc: SETTINGS.path(f"run-{wc.run}"),
+        shards=lambda wc: f"{SHARDS}/{PLAN.runs[wc.run].shards}",
         start=lambda wc: flag("start", PLAN.start_folders(PLAN.runs[wc.run], wc.part)),
         head=lambda wc: flag("head", PLAN.head_folder(PLAN.runs[wc.run])),
         resume=f"{RESUME}/{{run}}/{{part}}",
@@ -33,8 +34,8 @@ rule train_seed:
     message:
         "Training {wildcards.run}, expert {wildcards.part}"
     shell:
-        "{SOMA} train --log {log} --settings {params.file} --part {wildcards.part} --train {input.train}"
-        " --shards {input.shards} --runs {RUNS} {params.start} {params.head} --resume {params.resume} --output {params.folder}"
+        "{SOMA} train --log {log} --settings {params.file} --part {wildcards.part} --train {CORPUS}/train"
+        " --shards {params.shards} --runs {RUNS} {params.start} {params.head} --resume {params.resume} --output {params.folder}"
         " --compute {params.compute} --threads {CONFIG.compute.threads} --workers {resources.workers}"
 
 

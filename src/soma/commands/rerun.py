@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from soma.catalogue import MEASUREMENTS
 from soma.commands.replay.comparison import Agreement, Allowed, Comparison, Different
-from soma.files.atomic import read_json, remove_directory, write_json
+from soma.files.atomic import read_json, write_json
 from soma.files.hashes import sha256_file
-from soma.workflow.provenance import content
 
 ALLOWED = Allowed("sums of numpy and torch, which depend on the processor", digits=6)
 """Allowed difference between numbers in rows, whose bytes depend on the processor."""
@@ -66,7 +65,7 @@ class Copy:
             lacking = missing[0] if missing else targets[0]
             return Comparison(targets[0], None, what, "not here", reason=f"{lacking} is missing")
         for target in targets:
-            _remove(self.folder / target)
+            (self.folder / target).unlink(missing_ok=True)
         words = shlex.split(command)
         call = [sys.executable, *words[words.index("-m") :]]
         done = subprocess.run(call, cwd=self.folder, env=os.environ, capture_output=True, text=True, check=False)
@@ -81,7 +80,7 @@ class Copy:
             return Comparison(targets[0], None, what, "differs", **difference.details)
         finally:  # the next command must read the recorded files
             for target in targets:
-                _remove(self.folder / target)
+                (self.folder / target).unlink(missing_ok=True)
             for target in compared:
                 self._link(Path(target))
         digits = agreement.digits()
@@ -96,23 +95,9 @@ class Copy:
             (self.folder / file).symlink_to(file.absolute())
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        remove_directory(path, ("*",))
-    else:
-        path.unlink(missing_ok=True)
-
-
 def _compare(recorded: str, made: Path, agreement: Agreement) -> None:
-    """Compare a file, or a folder file by file, with the recorded one: numbers as numbers, all else by bytes."""
+    """Compare a file with the recorded one: numbers as numbers, all else by bytes."""
     known = Path(recorded)
-    if content(recorded) != content(str(made)):
-        files = sorted(p for p in known.rglob("*") if p.is_file() and not p.name.startswith("."))
-        for path in files if known.is_dir() else [known]:
-            _compare_file(path, made / path.relative_to(known), agreement)
-
-
-def _compare_file(known: Path, made: Path, agreement: Agreement) -> None:
     if not made.exists():
         raise Different(known.name, reason="it was not made")
     if sha256_file(known) == sha256_file(made):

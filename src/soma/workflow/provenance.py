@@ -5,9 +5,8 @@ modification times, which neither git nor DVC preserves: it would retrain files 
 current that an edit has outdated. `pack` writes the records of a campaign to `results/<campaign>/provenance.json`;
 `unpack` gives Snakemake back the records of the files that are present.
 
-The records are Snakemake's own (in the format of the version pinned in pyproject.toml). Directories need one more step:
-Snakemake compares files by content but directories by date alone, so a directory with the recorded content gets an old
-date.
+The records are Snakemake's own (in the format of the version pinned in pyproject.toml). All outputs are files, which
+Snakemake compares by content: the date of a directory would outdate what was made from it in every copy.
 """
 
 from __future__ import annotations
@@ -26,9 +25,6 @@ from soma.files.hashes import sha256_file, sha256_json
 STATE = Path(".snakemake")
 _RECORDS = STATE / "metadata"
 _MARKS = STATE / "provenance"
-_STAMP = ".snakemake_timestamp"
-_OLD = 315532800.0
-"""1980: older than every output, and valid in every file system and archive."""
 _PASSING = ("job_hash", "external_jobid", "incomplete")
 """Fields about the process that made a file, of no use to a later one."""
 _TIMES = ("starttime", "endtime")
@@ -53,7 +49,10 @@ def pack(results: Path) -> None:
         before = known.get(target)
         # A file that was not remade has not changed; reading every byte after every run would take long at full size.
         same = before is not None and before["record"] == record
-        entries[target] = {"record": record, "content": before["content"] if same and before else content(target)}
+        entries[target] = {
+            "record": record,
+            "content": before["content"] if same and before else sha256_file(Path(target)),
+        }
     if entries:
         if entries != known:
             _write(packed(results), entries)
@@ -70,7 +69,7 @@ def replace(results: Path, changed: Records) -> None:
     entries = _read(packed(results))
     for target, record in changed.items():
         _write_record(target, record)
-        known = content(target) if Path(target).exists() else entries[target]["content"]
+        known = sha256_file(Path(target)) if Path(target).exists() else entries[target]["content"]
         entries[target] = {"record": record, "content": known}
     _write(packed(results), entries)
     pack(results)
@@ -82,23 +81,16 @@ def unpack(results: Path) -> None:
     The record of a file with other content is left out: it would make a file from other settings look current.
     """
     entries = _read(packed(results))
-    if not entries:
+    if not entries or _marked(results):
         return
-    news, other = not _marked(results), False
+    other = False
     for target, entry in entries.items():
         path = Path(target)
-        # A directory without a stamp was copied here, perhaps after the last call.
-        if not news and not (path.is_dir() and not (path / _STAMP).exists()):
-            continue
-        if path.exists() and content(target) != entry["content"]:
+        if path.exists() and sha256_file(path) != entry["content"]:
             other = True
-            continue
-        if news:
+        else:
             _write_record(target, entry["record"])
-        if path.is_dir():
-            (path / _STAMP).touch()
-            os.utime(path / _STAMP, (_OLD, _OLD))
-    if news and not other:
+    if not other:
         _mark(results)
 
 
@@ -131,15 +123,6 @@ def _write(path: Path, entries: Entries) -> None:
         job["files"][target] = {"content": entry["content"]} | times
     lines = ",\n".join(json.dumps(job, sort_keys=True, ensure_ascii=False) for job in jobs.values())
     write_bytes(path, f"[\n{lines}\n]\n".encode())
-
-
-def content(target: str) -> str:
-    """Return the SHA-256 of a file, or of the names and hashes of a directory's files."""
-    path = Path(target)
-    if not path.is_dir():
-        return sha256_file(path)
-    files = sorted(p for p in path.rglob("*") if p.is_file() and p.name != _STAMP)
-    return sha256_json({p.relative_to(path).as_posix(): sha256_file(p) for p in files})
 
 
 # ------------------------------------------------------------------------------------------------ Snakemake's folder
