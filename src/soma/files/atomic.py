@@ -106,7 +106,7 @@ def check_own(target: Path, holds: Collection[str]) -> None:
 _TEMPORARY = re.compile(r"\.(.+)\.[a-z0-9_]{8}")
 """Name of the temporary file of `atomic_path`, which a kill leaves behind."""
 _SNAKEMAKE = ".snakemake_timestamp"
-"""File that Snakemake puts into every folder that a rule makes."""
+"""File that Snakemake puts into every folder that a rule declares, as rules of the first edition did."""
 
 
 def write_bytes(target: Path, data: bytes) -> None:

@@ -49,10 +49,8 @@ def pack(results: Path) -> None:
         before = known.get(target)
         # A file that was not remade has not changed; reading every byte after every run would take long at full size.
         same = before is not None and before["record"] == record
-        entries[target] = {
-            "record": record,
-            "content": before["content"] if same and before else sha256_file(Path(target)),
-        }
+        content = before["content"] if same and before else sha256_file(Path(target))
+        entries[target] = {"record": record, "content": content}
     if entries:
         if entries != known:
             _write(packed(results), entries)
@@ -86,6 +84,8 @@ def unpack(results: Path) -> None:
     other = False
     for target, entry in entries.items():
         path = Path(target)
+        if path.is_dir():  # as the first edition declared some outputs
+            continue
         if path.exists() and sha256_file(path) != entry["content"]:
             other = True
         else:
@@ -132,7 +132,7 @@ def _records(results: Path) -> list[tuple[str, dict[str, Any]]]:
     """Return the files of a campaign that are present, with their records."""
     present = []
     for path in sorted(_RECORDS.rglob("*")) if _RECORDS.is_dir() else []:
-        if path.is_file() and Path(target := _target(path)).is_relative_to(results) and Path(target).exists():
+        if path.is_file() and Path(target := _target(path)).is_relative_to(results) and Path(target).is_file():
             record = json.loads(path.read_text(encoding="utf-8"))
             if record.get("shellcmd"):  # shown in the report, never compared
                 record["shellcmd"] = record["shellcmd"].replace(sys.executable, "python")
