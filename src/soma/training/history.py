@@ -19,7 +19,9 @@ _HASHES = ("data_sha256", "probes_sha256")
 
 def history_of(progress: Progress) -> pa.Table:
     """Return the rows of `history.parquet`: HISTORY_COLUMNS, then what the method measured (`Learner.measured`)."""
-    rows = [(*row, *drawn) for row, drawn in zip(progress.history, progress.drawn, strict=True)]
+    rows: list[tuple[float | str, ...]] = [
+        (*row, *drawn) for row, drawn in zip(progress.history, progress.drawn, strict=True)
+    ]
     columns = {name: [row[i] for row in rows] for i, name in enumerate(HISTORY_COLUMNS)}
     for name in sorted({name for measured in progress.measured for name in measured}):
         columns[name] = [measured.get(name, float("nan")) for measured in progress.measured]
