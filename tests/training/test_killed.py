@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -96,6 +97,31 @@ def undisturbed(data, tmp_path_factory) -> tuple[Job, float]:
 @pytest.fixture
 def job(data, tmp_path) -> Job:
     return Job(tmp_path, data)
+
+
+_IMPORTED = """
+import json, sys
+from soma.cli import main
+status = main(sys.argv[1:])
+print(json.dumps([status, sorted(sys.modules)]))
+"""
+
+
+def test_a_job_imports_only_what_it_uses(job):
+    """Imports take longer than a toy job trains; pyarrow would import pandas to convert a list."""
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORTED, *job.words], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    status, imported = json.loads(done.stdout)
+    assert status == 0
+    assert (job.output / "history.parquet").exists()
+    assert {"torch", "pyarrow", "soma.training.job", "soma.estimators.spsa"} <= set(imported)
+    unused = ("pandas", "scipy", "sklearn", "matplotlib", "huggingface_hub", "snakemake")
+    assert [name for name in imported if name.split(".")[0] in unused] == []
+    rooms = ("analysis", "commands", "evaluation", "inference", "measurements", "plan", "report", "workflow")
+    others = ("data.sources.", "estimators.bptt", "estimators.eggroll", "forward.triton", "routing.features")
+    foreign = tuple(f"soma.{name}" for name in (*rooms, *others))
+    assert [name for name in imported if name.startswith(foreign) and name != "soma.data.sources.base"] == []
 
 
 def die(*_, **__) -> None:

@@ -21,7 +21,7 @@ from soma.models.lstm import initialise
 from soma.numerics.rng import Stream
 from soma.training.adam import Adam
 from soma.training.checkpoint import MEMORY, Checkpoints, load_tensors, save_tensors, tensor_name
-from soma.training.job import history_of
+from soma.training.history import history_of
 from soma.training.learner import Group, Start, learner_of
 from soma.training.loop import HISTORY_COLUMNS, Interrupted, Trainer, restore_state, save_state
 from tests.training.small_runs import (
@@ -216,13 +216,13 @@ def test_the_history_has_what_each_check_of_eggroll_measured(tmp_path):
     t.learner.step = watched
     t.train(lambda: None)
     history = history_of(t.progress)
-    assert list(history) == [*HISTORY_COLUMNS, "alpha", "moved", "step", "ties"]
-    assert history["moved"].tolist() == [before[u] for u in history["update"]]
+    assert history.column_names == [*HISTORY_COLUMNS, "alpha", "moved", "step", "ties"]
+    assert history["moved"].to_pylist() == [before[u] for u in history["update"].to_pylist()]
     save_state(path, t, "id")
     again = trainer(run, range(1))
     assert restore_state(path, again, "id")
     assert history_of(again.progress).equals(history)
-    assert list(history_of(trained(spec()))) == list(HISTORY_COLUMNS)  # SPSA measures nothing else
+    assert history_of(trained(spec())).column_names == list(HISTORY_COLUMNS)  # SPSA measures nothing else
 
 
 SHARE = 1 / 6
@@ -245,9 +245,9 @@ def test_schedules_of_eggroll(schedule, alphas, steps):
     plateau = run.settings.plateau.model_copy(update={"patience": 1, "min_improvement": 99.0})
     settings = run.settings.model_copy(update={"plateau": plateau})
     history = history_of(trained(run.model_copy(update={"settings": settings}), range(1)))
-    assert history["update"].tolist() == [3, 6, 9, 12]
-    assert history["alpha"].tolist() == pytest.approx(alphas)
-    assert history["step"].tolist() == pytest.approx(steps)
+    assert history["update"].to_pylist() == [3, 6, 9, 12]
+    assert history["alpha"].to_pylist() == pytest.approx(alphas)
+    assert history["step"].to_pylist() == pytest.approx(steps)
 
 
 def test_the_originals_default_schedule_of_alpha():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pandas as pd
+import pyarrow.parquet as pq
 import torch
 
 from soma.accounting.machine import device_name
@@ -28,9 +28,9 @@ from soma.models.experts import Experts
 from soma.routing.shards import Shards
 from soma.runs import RunSpec, part_experts
 from soma.training.checkpoint import LEG, MILESTONES, WEIGHTS, Checkpoints, publish
+from soma.training.history import history_of
 from soma.training.learner import Group, Shard, Start, learner_of
 from soma.training.loop import (
-    HISTORY_COLUMNS,
     Interrupted,
     Progress,
     Trainer,
@@ -171,7 +171,7 @@ def _publish(
     if progress.leg is not None:
         publish_leg(output, run, part, progress.leg, identity)
     with atomic_path(output / "history.parquet") as path:
-        history_of(progress).to_parquet(path)
+        pq.write_table(history_of(progress), path)
     cost = {
         "ledger": progress.ledger.to_json(),
         "device": device,
@@ -193,13 +193,6 @@ def _publish(
     if progress.leg is not None:
         record["leg_sha256"] = sha256_file(output / LEG)
     write_json(output / "run.json", record)
-
-
-def history_of(progress: Progress) -> pd.DataFrame:
-    """Return the rows of `history.parquet`: HISTORY_COLUMNS, then what the method measured (`Learner.measured`)."""
-    rows = [(*row, *drawn) for row, drawn in zip(progress.history, progress.drawn, strict=True)]
-    history = pd.DataFrame(rows, columns=list(HISTORY_COLUMNS)).astype({"update": int, "expert": int})
-    return history.join(pd.DataFrame(progress.measured, index=history.index).sort_index(axis=1))
 
 
 def versions() -> dict[str, str]:

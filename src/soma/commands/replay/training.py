@@ -15,7 +15,8 @@ from soma.files.hashes import sha256_file, sha256_json
 from soma.forward.engine import Engine
 from soma.routing.shards import Shards
 from soma.training.checkpoint import LEG, WEIGHTS, load_tensors, publish
-from soma.training.job import facts_of, history_of, trainer_of
+from soma.training.history import history_of
+from soma.training.job import facts_of, trainer_of
 from soma.training.loop import HISTORY_COLUMNS, Progress, Trainer, load_leg
 
 _EXACT = ("update", "expert", "data_sha256", "probes_sha256")
@@ -100,7 +101,7 @@ def _compare_history(part: Part, progress: Progress, agreement: Agreement, after
     """Compare the rows of updates after `after`, field by field: random draws before values computed from them."""
     with reading("history.parquet"):
         recorded = _rows(part.history, after, last)
-    here = _rows(history_of(progress), after, last)
+    here = _rows(history_of(progress).to_pandas(), after, last)
     agreement.same("rows of history.parquet", len(recorded), len(here))
     measured = [name for name in here if name in recorded and name not in HISTORY_COLUMNS]
     floats = [name for name in (*HISTORY_COLUMNS, *measured) if name not in _EXACT]
