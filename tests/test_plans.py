@@ -69,7 +69,7 @@ KNOWN = {
     "Shell command directly uses variable": "folders and the interpreter: as params they would be reasons to run again",
 }
 """Remarks of Snakemake's linter that we leave, with the reason."""
-FOLDERS = {"RESULTS", "RUNS", "ROUTING", "TABLE_DIR", "FIGURE_DIR"}
+FOLDERS = {"RESULTS", "RUNS", "ROUTING", "CORPUS", "TABLE_DIR", "FIGURE_DIR"}
 
 
 def test_the_linter_has_nothing_to_say_that_we_do_not_know(project):

@@ -31,4 +31,5 @@ def test_the_method_of_the_example_trains_in_the_same_loop(tmp_path, monkeypatch
     assert set(body.unique().tolist()) <= {-1.0, 0.0, 1.0}
     signed.train(lambda: None)
     assert signed.progress.kept.keys() == plain.kept.keys()
-    assert signed.progress.history[-1][3] < signed.progress.history[0][3]
+    losses = signed.progress.history.column("expert_validation")
+    assert losses[-1] < losses[0]

@@ -10,7 +10,8 @@ from soma.config.training import Training
 from soma.forward.registry import create
 from soma.runs import RunSpec
 from soma.training.learner import Group, Shard, learner_of
-from soma.training.loop import Interrupted, Trainer, restore_state, save_state
+from soma.training.loop import Interrupted, Trainer
+from soma.training.states import States
 from tests.project import ROOT
 
 TEXT = np.frombuffer((ROOT / "LICENSE").read_bytes(), np.uint8)
@@ -70,18 +71,29 @@ def digest(progress):
     out = hashlib.sha256()
     for name in sorted(progress.kept):
         out.update(name.encode() + progress.kept[name].numpy().tobytes())
-    out.update(np.array(progress.history).tobytes() + repr(progress.drawn).encode())
+    for name, rows in sorted(progress.history.tensors().items()):
+        out.update(name.encode() + rows.numpy().tobytes())
     return out.hexdigest()
 
 
-def assert_resumed(path, run, start, stop_at, engine="torch"):
+def drawn(progress):
+    """The chains of data and probes in every row of the history."""
+    table = progress.history.table()
+    return [*zip(table["data_sha256"].to_pylist(), table["probes_sha256"].to_pylist(), strict=True)]
+
+
+def states(folder, run="run", engine="torch"):
+    return States(folder, {"run": run, "engine": engine})
+
+
+def assert_resumed(folder, run, start, stop_at, engine="torch"):
     """Assert that a run that stops once and is started again ends as one that never stopped."""
     whole = trained(run, range(run.experts), start=start, engine=engine)
     first = trainer(run, range(run.experts), start=start, engine=engine)
     with pytest.raises(Interrupted):
-        first.train(lambda: save_state(path, first, "id"), should_stop=lambda: first.progress.update == stop_at)
+        first.train(lambda: states(folder).save(first), should_stop=lambda: first.progress.update == stop_at)
     second = trainer(run, range(run.experts), start=start, engine=engine)
-    assert restore_state(path, second, "id")
+    assert states(folder).restore(second)
     assert second.progress.update == stop_at
     second.train(lambda: None)
     assert digest(second.progress) == digest(whole)

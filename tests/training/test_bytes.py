@@ -28,7 +28,7 @@ from soma.runs import RunSpec
 from soma.training.learner import Group, Shard, learner_of
 from soma.training.loop import Trainer
 from tests.project import ROOT
-from tests.training.small_runs import TEXT, Windows
+from tests.training.small_runs import TEXT, Windows, drawn
 
 HASHES = Path(__file__).with_name("bytes.json")
 SOURCES = ROOT / "src/soma/forward/csrc"
@@ -85,8 +85,8 @@ def digest(case: str, engine: cpu.CpuEngine) -> str:
     for tensors in (learner.weights, learner.memory, progress.average):
         for name in sorted(tensors):
             out.update(tensors[name].numpy().tobytes())
-    out.update(np.array(progress.history).tobytes())
-    out.update(repr((progress.drawn, progress.schedule)).encode())
+    out.update(progress.history.numbers.tobytes())
+    out.update(repr((drawn(progress), progress.schedule)).encode())
     return out.hexdigest()
 
 

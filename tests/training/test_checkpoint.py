@@ -3,7 +3,8 @@ import torch
 from safetensors.torch import save_file
 
 from soma.errors import SomaError
-from soma.training.checkpoint import MILESTONES, Checkpoints, load_tensors, publish, save_tensors, tensor_name
+from soma.training.checkpoint import Checkpoints, load_tensors, publish, save_tensors, tensor_name
+from soma.training.names import MILESTONES
 from tests.training.small_runs import spec, trainer
 
 

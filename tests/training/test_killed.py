@@ -19,9 +19,11 @@ from soma.config.data import Data, TextSource
 from soma.data.download import download
 from soma.data.encode import encode
 from soma.data.windows import TrainWindows
+from soma.errors import SomaError
 from soma.files.hashes import sha256_file
 from soma.routing.shards import build_shards
 from soma.training import checkpoint
+from soma.training.finished import forget
 from tests.project import ROOT
 from tests.training.small_runs import WINDOW, spec
 
@@ -65,6 +67,10 @@ class Job:
     def run(self) -> int:
         """The exit status; -9 of one that was killed."""
         return os.waitstatus_to_exitcode(os.waitpid(self.start(), 0)[1])
+
+    def left(self) -> set[str]:
+        """What a run leaves in its folder of resume states."""
+        return {path.name for path in self.resume.iterdir()}
 
     def digests(self) -> dict[str, str]:
         return {name: sha256_file(self.output / name) for name in SAME}
@@ -165,19 +171,70 @@ def test_killed_where_it_writes(undisturbed, job, monkeypatch):
         with monkeypatch.context() as patched:
             kill(patched)
             assert job.run() == -9
-        assert job.state.exists()
-    for done, name in enumerate(PUBLISHED):
+        assert (job.resume / "previous.safetensors").exists()
+    for name in ("weights.safetensors", "run.json", "finished"):  # with part of its results written
         with monkeypatch.context() as patched:
             at_rename(patched, name)
             assert job.run() == -9
         assert "continuing after update" in job.log.read_text()
+        assert not job.output.exists()
+    for done, name in enumerate(PUBLISHED):
+        with monkeypatch.context() as patched:
+            at_rename(patched, name, 1 if done else 2)  # at first it trains and finishes
+            assert job.run() == -9
         assert {n for n in PUBLISHED if (job.output / n).exists()} == set(PUBLISHED[:done])
-    with monkeypatch.context() as patched:
-        patched.setattr(shutil, "rmtree", die)  # all published, the state not yet removed
-        assert job.run() == -9
     assert job.run() == 0
     assert job.digests() == whole.digests()
-    assert not job.resume.exists()
+    assert job.left() == {"finished"}
+
+
+def test_what_is_finished_is_published_again_and_never_trained_twice(undisturbed, job, data, tmp_path, caplog):
+    """Snakemake removes the outputs of a job whose record was lost, then runs it again."""
+    whole, _ = undisturbed
+    assert job.run() == 0
+    sessions = json.loads((job.output / "cost.json").read_text())["ledger"]["sessions"]
+
+    def again(words=()):
+        shutil.rmtree(job.output)
+        job.log.write_text("")
+        job.words += words
+        assert job.run() == 0
+        assert job.digests() == whole.digests()
+        return "published again" in job.log.read_text()
+
+    assert again()
+    assert json.loads((job.output / "cost.json").read_text())["ledger"]["sessions"] == sessions
+    os.utime(data / "train/bytes.bin", (2e9, 2e9))  # dates mean nothing
+    copy = tmp_path / "copy"
+    shutil.copytree(job.resume, copy)
+    shutil.rmtree(job.resume)
+    shutil.move(copy, job.resume)  # a copy serves as well
+    assert again()
+    for path in (job.resume / "finished").iterdir():
+        with path.open("r+b") as f:  # in a link: the published file is another one from here on
+            f.truncate(path.stat().st_size // 2)
+        assert not again()
+    assert not again(["--code", "train/spsa/cpu:other"])  # other code may give other results
+    assert again()
+
+
+def test_what_the_workflow_has_recorded_is_forgotten(job, tmp_path):
+    assert job.run() == 0
+    resume = tmp_path / "all"
+    part = resume / "run/000-001"
+    part.parent.mkdir(parents=True)
+    shutil.move(job.resume, part)
+    forget(resume, lambda record: False)
+    assert (part / "finished/run.json").exists()
+    seen = []
+    forget(resume, lambda record: seen.append(record) or True)
+    assert seen == ["run/000-001/run.json"]
+    assert not list(resume.iterdir())
+    assert (job.output / "weights.safetensors").exists()
+    (part / "finished").mkdir(parents=True)
+    (part / "thesis.txt").touch()
+    with pytest.raises(SomaError, match=r"holds `thesis\.txt`"):
+        forget(resume, lambda record: True)
 
 
 def test_killed_at_random_moments(undisturbed, job):
@@ -185,7 +242,7 @@ def test_killed_at_random_moments(undisturbed, job):
     draw, killed, finished = random.Random(0), 0, 0
     while killed < 20 or not finished:
         pid = job.start()
-        time.sleep(draw.uniform(0, seconds / 3))
+        time.sleep(draw.uniform(0, seconds / 2))
         os.kill(pid, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         assert status in (0, -9)
@@ -193,6 +250,7 @@ def test_killed_at_random_moments(undisturbed, job):
         if status == 0:
             assert job.digests() == whole.digests()
             shutil.rmtree(job.output)
+            shutil.rmtree(job.resume)
             finished += 1
         assert killed < 200, "it gets nowhere"
 

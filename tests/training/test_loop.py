@@ -20,10 +20,10 @@ from soma.models.experts import Experts
 from soma.models.lstm import initialise
 from soma.numerics.rng import Stream
 from soma.training.adam import Adam
-from soma.training.checkpoint import MEMORY, Checkpoints, load_tensors, save_tensors, tensor_name
-from soma.training.history import history_of
+from soma.training.checkpoint import MEMORY, Checkpoints, tensor_name
+from soma.training.history import HISTORY_COLUMNS
 from soma.training.learner import Group, Start, learner_of
-from soma.training.loop import HISTORY_COLUMNS, Interrupted, Trainer, restore_state, save_state
+from soma.training.loop import Interrupted, Trainer
 from tests.training.small_runs import (
     EGGROLL,
     SHARDS,
@@ -32,7 +32,9 @@ from tests.training.small_runs import (
     Windows,
     assert_resumed,
     digest,
+    drawn,
     spec,
+    states,
     trained,
     trainer,
 )
@@ -45,18 +47,18 @@ def some_start(run):
 
 def test_it_learns():
     state = trained(spec(updates=150))
-    first, last = state.history[0], state.history[-1]
+    first, last = state.history.numbers[[0, -1]]
     assert first[3] > 4.5
     assert last[3] < 3.8  # nats per byte; a uniform guess is 5.5
 
 
 def test_backpropagation_learns_faster_from_the_same_batches():
     state, other = (trained(spec(updates=60, method=method)) for method in ("bptt", "spsa"))
-    assert state.history[-1][3] < other.history[-1][3]
-    data, others = ([data for data, _ in progress.drawn] for progress in (state, other))
+    assert state.history.column("expert_validation")[-1] < other.history.column("expert_validation")[-1]
+    data, others = ([data for data, _ in drawn(progress)] for progress in (state, other))
     assert data == others
     assert all(data)
-    assert {probes for _, probes in state.drawn} == {""}  # it has none
+    assert {probes for _, probes in drawn(state)} == {""}  # it has none
 
 
 def test_a_summed_loss_moves_experts_by_each_others_losses():
@@ -81,18 +83,18 @@ BPTT = [{"head_path": "decoder"}, {"head": "shared-frozen"}, {"start": "random"}
 @pytest.mark.parametrize("stop_at", [1, 5, 6, 11])
 def test_interrupted_and_continued_is_never_stopped(tmp_path, method, stop_at):
     run = spec(**method)
-    assert_resumed(tmp_path / "state", run, some_start(run), stop_at)
+    assert_resumed(tmp_path, run, some_start(run), stop_at)
 
 
 def test_accumulated_batches_are_drawn_again_as_they_were(tmp_path):
     run = spec(accumulation=2, updates=4)
-    assert_resumed(tmp_path / "state", run, some_start(run), 3)
+    assert_resumed(tmp_path, run, some_start(run), 3)
 
 
 @pytest.mark.parametrize("change", BPTT, ids=str)
 def test_interrupted_backpropagation_is_never_stopped(tmp_path, change):
     run = spec(method="bptt", **change)
-    assert_resumed(tmp_path / "state", run, None if run.settings.start == "random" else some_start(run), 5)
+    assert_resumed(tmp_path, run, None if run.settings.start == "random" else some_start(run), 5)
 
 
 def test_heads_under_backpropagation():
@@ -110,32 +112,6 @@ def test_heads_under_backpropagation():
     by_differences._step()
     # The delta rule of the other method is the decoder's path, on the same batch: the same step of Adam.
     assert torch.allclose(decoder.learner.experts.head, by_differences.learner.experts.head, rtol=1e-4, atol=1e-5)
-
-
-def test_a_state_of_other_settings_or_a_damaged_one_starts_over(tmp_path, caplog):
-    path = tmp_path / "state.safetensors"
-    t = trainer(spec())
-    save_state(path, t, "other")
-    assert not restore_state(path, t, "id")
-    assert "other settings" in caplog.text
-    path.write_bytes(path.read_bytes()[:-3])
-    assert not restore_state(path, t, "other")
-    assert "unusable" in caplog.text
-
-
-def test_a_state_from_before_legs_existed_is_continued(tmp_path):
-    path, run = tmp_path / "state.safetensors", spec()
-    first = trainer(run)
-    first.train(lambda: None, until=5)
-    save_state(path, first, "id")
-    tensors, facts = load_tensors(path)
-    del facts["leg"]
-    save_tensors(path, tensors, facts)
-    second = trainer(run)
-    assert restore_state(path, second, "id")
-    assert second.progress.leg is None
-    second.train(lambda: None)
-    assert digest(second.progress) == digest(trained(run))
 
 
 @pytest.mark.parametrize("engine", ["torch", "auto"])
@@ -160,30 +136,30 @@ def eggroll(depth=1, updates=12, **changes):
 @pytest.mark.skipif(not available(), reason="no kernel runs on this machine")
 @pytest.mark.parametrize("state", ["carry", "reset", "pair_shared"])
 def test_eggroll_resumes_with_the_kernel(tmp_path, state):
-    assert_resumed(tmp_path / "state", eggroll(state=state), None, 5, "cpu")
+    assert_resumed(tmp_path, eggroll(state=state), None, 5, "cpu")
 
 
 def test_eggroll_learns_through_several_blocks():
     """From above a uniform guess, 5.55 nats per byte, to well below it (tests/estimators goes further with one)."""
     run = eggroll(depth=2, updates=60, population=128, streams=8, tokens=32, pair_chunk=64)
     state = trained(run, range(1))
-    assert state.history[0][2] > 5.6
-    assert state.history[-1][2] < 5.0
-    assert state.history[-1][3] < 5.0
+    assert state.history.column("train_loss")[0] > 5.6
+    assert state.history.column("train_loss")[-1] < 5.0
+    assert state.history.column("expert_validation")[-1] < 5.0
 
 
 @pytest.mark.parametrize("state", ["carry", "reset", "pair_shared"])
 def test_eggroll_continues_with_its_members_states(tmp_path, state):
-    run, path = eggroll(state=state), tmp_path / "state.safetensors"
+    run = eggroll(state=state)
     whole = trained(run, range(1))
     first = trainer(run, range(1))
     with pytest.raises(Interrupted):
-        first.train(lambda: save_state(path, first, "id"), should_stop=lambda: first.progress.update == 5)
+        first.train(lambda: states(tmp_path).save(first), should_stop=lambda: first.progress.update == 5)
     second = trainer(run, range(1))
-    assert restore_state(path, second, "id")
+    assert states(tmp_path).restore(second)
     second.train(lambda: None)
     assert digest(second.progress) == digest(whole)
-    assert whole.history[-1][3] < whole.history[0][3]
+    assert whole.history.column("expert_validation")[-1] < whole.history.column("expert_validation")[0]
     start = second.learner.weights["body"][0] - trainer(run, range(1)).learner.weights["body"][0]
     assert torch.allclose(start / 0.1, (start / 0.1).round(), atol=1e-4)  # every step is a multiple of delta
 
@@ -202,7 +178,7 @@ def test_the_log_says_what_an_update_of_eggroll_did(caplog):
 
 
 def test_the_history_has_what_each_check_of_eggroll_measured(tmp_path):
-    run, path = eggroll(), tmp_path / "state.safetensors"
+    run = eggroll()
     t = trainer(run, range(1))
     before = {}
     step = t.learner.step
@@ -215,14 +191,14 @@ def test_the_history_has_what_each_check_of_eggroll_measured(tmp_path):
 
     t.learner.step = watched
     t.train(lambda: None)
-    history = history_of(t.progress)
+    history = t.progress.history.table()
     assert history.column_names == [*HISTORY_COLUMNS, "alpha", "moved", "step", "ties"]
     assert history["moved"].to_pylist() == [before[u] for u in history["update"].to_pylist()]
-    save_state(path, t, "id")
+    states(tmp_path).save(t)
     again = trainer(run, range(1))
-    assert restore_state(path, again, "id")
-    assert history_of(again.progress).equals(history)
-    assert history_of(trained(spec())).column_names == list(HISTORY_COLUMNS)  # SPSA measures nothing else
+    assert states(tmp_path).restore(again)
+    assert again.progress.history.table().equals(history)
+    assert trained(spec()).history.table().column_names == list(HISTORY_COLUMNS)  # SPSA measures nothing else
 
 
 SHARE = 1 / 6
@@ -244,7 +220,7 @@ def test_schedules_of_eggroll(schedule, alphas, steps):
     # Nothing counts as an improvement, so that the plateau halves at every check after the first.
     plateau = run.settings.plateau.model_copy(update={"patience": 1, "min_improvement": 99.0})
     settings = run.settings.model_copy(update={"plateau": plateau})
-    history = history_of(trained(run.model_copy(update={"settings": settings}), range(1)))
+    history = trained(run.model_copy(update={"settings": settings}), range(1)).history.table()
     assert history["update"].to_pylist() == [3, 6, 9, 12]
     assert history["alpha"].to_pylist() == pytest.approx(alphas)
     assert history["step"].to_pylist() == pytest.approx(steps)
@@ -300,11 +276,12 @@ def test_average_is_the_mean_first_and_exponential_after():
 
 def test_history_records_what_the_schedule_did():
     state = trained(spec(updates=30, plateau={"every": 3, "patience": 3, "windows": 2, "min_improvement": 10}))
-    rates = [row[4] for row in state.history if row[1] == 0]
+    rates = [row[4] for row in state.history.numbers if row[1] == 0]
     assert rates[0] == 0.02
     assert rates == sorted(rates, reverse=True)
     assert rates[-1] < 0.02 / 8
-    assert [row[4] / 0.02 for row in state.history] == pytest.approx([row[5] / 0.01 for row in state.history])
+    lr, eps = (state.history.column(name) for name in ("lr", "eps"))
+    assert np.allclose(lr / 0.02, eps / 0.01)
 
 
 def test_a_non_finite_loss_stops_with_the_update_named():
@@ -340,7 +317,7 @@ def test_a_continued_run_takes_over_weights_and_moments(tmp_path):
     run = spec(kind="continuation")
     experts = Experts(run.model, body, head)
     start = Start(experts, moments, updates=12)
-    assert_resumed(tmp_path / "state", run, start, 5)
+    assert_resumed(tmp_path, run, start, 5)
     again = trainer(run, start=start)
     assert all(torch.equal(again.learner.memory[name], moment) for name, moment in moments.items())
     # The oracle: the same optimiser, told the same gradient as its thirteenth.
@@ -354,11 +331,11 @@ def test_a_continued_run_takes_over_weights_and_moments(tmp_path):
 
 
 def test_what_is_drawn_is_chained_and_equal_for_independent_and_summed_losses():
-    drawn = {loss: trained(spec(loss=loss)).drawn for loss in ("independent", "summed")}
-    assert drawn["independent"] == drawn["summed"]
-    assert len(set(drawn["summed"])) == len(drawn["summed"])  # of every expert and measurement
-    other = trained(spec(seed=4)).drawn
-    assert not set(sum(other, ())) & set(sum(drawn["summed"], ()))
+    chains = {loss: drawn(trained(spec(loss=loss))) for loss in ("independent", "summed")}
+    assert chains["independent"] == chains["summed"]
+    assert len(set(chains["summed"])) == len(chains["summed"])  # of every expert and measurement
+    other = drawn(trained(spec(seed=4)))
+    assert not set(sum(other, ())) & set(sum(chains["summed"], ()))
 
 
 def test_batches_stay_inside_windows_and_shards():

@@ -126,7 +126,7 @@ def test_a_read_only_folder_is_one_sentence(toy, project, caplog):
         command = train_command(toy, project.folder / "out/000-001", results / "resume")
         done = subprocess.run(command, env=toy.environment, check=False, capture_output=True, text=True)
         assert main([*command[command.index("train") :], "--log", str(results / "logs/x.log")]) == 1
-        begun = project.snakemake("results/toy/corpus/source-train", check=False)
+        begun = project.snakemake("results/toy/corpus/source-train/manifest.json", check=False)
     finally:
         subprocess.run(["umount", str(results)], check=True)
     assert done.returncode == begun.returncode == 1

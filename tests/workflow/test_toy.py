@@ -406,7 +406,7 @@ def test_a_killed_training_job_ends_with_the_same_bytes(toy, tmp_path):
         process.kill()
         assert process.wait() != 0, "it finished before it could be stopped"
         assert not output.exists()
-    assert state.exists()
+    assert list(resume.glob("*.safetensors"))
     continues_to_the_same_bytes(toy, command, output, resume)
 
 
@@ -415,7 +415,7 @@ def continues_to_the_same_bytes(toy: Project, command: list[str], output: Path, 
     whole = toy.folder / "results/toy/runs/soma-n2-s0/000-001"
     for name in ("weights.safetensors", "milestones.safetensors", "leg.safetensors", "history.parquet"):
         assert sha256_file(output / name) == sha256_file(whole / name)
-    assert not resume.exists()
+    assert [path.name for path in resume.iterdir()] == ["finished"]
     assert len(json.loads((output / "cost.json").read_text())["ledger"]["sessions"]) >= 2
 
 

@@ -12,6 +12,7 @@ from soma.errors import SomaError
 from soma.files import disk_errors
 from soma.files.atomic import write_json
 from soma.plan import make_plan
+from soma.training import finished
 from soma.workflow import provenance
 from soma.workflow.code import RunCode
 from soma.workflow.digests import code
@@ -91,6 +92,10 @@ def files_in(folder, *names):
     return [f"{folder}/{name}" for name in names]
 
 
+def folder_of(file):
+    return str(Path(file).parent)
+
+
 def shards_of(runs):
     """Return the indices of the shards that runs train on."""
     return sorted({f"{SHARDS}/{run.shards}/shards.json" for run in runs})
@@ -167,6 +172,8 @@ def finish():
             write_report()
             write_manifest(Path(RESULTS))
         provenance.pack(Path(RESULTS))
+        known = provenance.records(Path(RESULTS))
+        finished.forget(Path(RESUME), lambda record: f"{RUNS}/{record}" in known)
 
 
 def flag(name, value):

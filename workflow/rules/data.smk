@@ -23,7 +23,7 @@ rule download:
         mem_mb=2000,
         runtime=1440,
     params:
-        folder=f"{CORPUS}/source-{{source}}",
+        folder=lambda wc, output: folder_of(output[0]),
         code=lambda wc: code(f"download/{kind_of(wc.source)}"),
         settings=lambda wc: settings(f"source-{wc.source}"),
         file=lambda wc: SETTINGS.path(f"source-{wc.source}"),
@@ -48,8 +48,8 @@ rule encode:
         mem_mb=4000,
         runtime=1440,
     params:
-        source=lambda wc: f"{CORPUS}/source-{source_of(wc.role)}",
-        folder=f"{CORPUS}/{{role}}",
+        source=lambda wc, input: folder_of(input[0]),
+        folder=lambda wc, output: folder_of(output[0]),
         code=code("encode"),
         settings=lambda wc: settings(f"encode-{wc.role}"),
         file=lambda wc: SETTINGS.path(f"encode-{wc.role}"),

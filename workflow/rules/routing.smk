@@ -122,7 +122,7 @@ rule shard:
         mem_mb=4000,
         runtime=60,
     params:
-        folder=f"{SHARDS}/{{partition}}-n{{n}}",
+        folder=lambda wc, output: folder_of(output[0]),
         code=code("shard"),
         settings=settings("shard"),
         file=SETTINGS.path("shard"),

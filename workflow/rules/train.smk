@@ -1,5 +1,6 @@
-# Every trained thing is a run; a job trains the experts of one part of it. The resume state is not declared: Snakemake
-# removes the declared outputs of a failed job, and what a stopped run needs to continue must outlive it.
+# Every trained thing is a run; a job trains the experts of one part of it. The resume states, and a copy of the finished
+# part, are not declared: Snakemake removes declared outputs before a job runs again, and work that was done must outlive
+# that (soma.training.finished).
 
 
 rule train_seed:
@@ -36,7 +37,7 @@ rule train_seed:
     shell:
         "{SOMA} train --log {log} --settings {params.file} --part {wildcards.part} --train {CORPUS}/train"
         " --shards {params.shards} --runs {RUNS} {params.start} {params.head} --resume {params.resume} --output {params.folder}"
-        " --compute {params.compute} --threads {CONFIG.compute.threads} --workers {resources.workers}"
+        " --compute {params.compute} --threads {CONFIG.compute.threads} --workers {resources.workers} --code {params.code}"
 
 
 use rule train_seed as train_expert with:

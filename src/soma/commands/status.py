@@ -35,7 +35,7 @@ def _status_lines(planned: Plan, results: Path) -> list[str]:
                     spent[run.settings.method] += share
                     seconds[run.settings.method] += read_json(cost)["ledger"]["seconds"].get("update", 0.0)
                 else:
-                    started = (results / "resume" / folder / "state.safetensors").exists()
+                    started = any((results / "resume" / folder).glob("*.safetensors"))
                     counts["running" if started else "left"] += 1
                     left[run.settings.method] += share
         lines.append(f"{name:20} {counts['done']:6} {counts['running']:8} {counts['left']:6}")

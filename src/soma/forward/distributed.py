@@ -9,7 +9,9 @@ Shapes: E experts, J directions, S signs.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,12 +55,22 @@ def own_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def _die_with_parent() -> None:
+    """Have the system kill this worker when `torchrun` dies: without it, a worker may wait for the others for ever."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
 @contextmanager
 def group(device: torch.device) -> Iterator[None]:
     """Join the workers of this job for the block."""
     if workers() == 1:
         yield
         return
+    _die_with_parent()
     with _exchanging():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:

@@ -29,8 +29,7 @@ from torch import Tensor
 from soma.errors import SomaError
 from soma.files.atomic import atomic_path
 from soma.runs import ITERATES, Iterate, RunSpec, part_experts
-
-WEIGHTS, MILESTONES, LEG = "weights.safetensors", "milestones.safetensors", "leg.safetensors"
+from soma.training.names import MILESTONES, WEIGHTS
 
 MEMORY = "memory"
 """Replaces the iterate in the names of the optimiser state, which a run publishes if others continue it."""

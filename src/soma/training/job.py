@@ -6,6 +6,7 @@ import logging
 import platform
 import signal
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +20,7 @@ from soma.accounting.machine import device_name
 from soma.config.training import Compute
 from soma.data.windows import TrainWindows
 from soma.errors import SomaError
-from soma.files.atomic import atomic_path, read_json, remove_directory, write_json
+from soma.files.atomic import atomic_directory, read_json, write_json
 from soma.files.hashes import sha256_file, sha256_json
 from soma.forward import distributed
 from soma.forward.engine import Engine
@@ -27,17 +28,13 @@ from soma.forward.registry import create
 from soma.models.experts import Experts
 from soma.routing.shards import Shards
 from soma.runs import RunSpec, part_experts
-from soma.training.checkpoint import LEG, MILESTONES, WEIGHTS, Checkpoints, publish
-from soma.training.history import history_of
+from soma.training.checkpoint import Checkpoints
+from soma.training.checkpoint import publish as publish_weights
+from soma.training.finished import publish, seal, whole
 from soma.training.learner import Group, Shard, Start, learner_of
-from soma.training.loop import (
-    Interrupted,
-    Progress,
-    Trainer,
-    publish_leg,
-    restore_state,
-    save_state,
-)
+from soma.training.loop import Interrupted, Progress, Trainer
+from soma.training.names import COST, FINISHED, HISTORY, HOLDS, LEG, MILESTONES, RECORD, WEIGHTS
+from soma.training.states import States, publish_leg
 
 log = logging.getLogger("soma.train")
 
@@ -67,17 +64,21 @@ def train_part(
     compute: Path,
     threads: int,
     workers: int,
+    code: str = "",
 ) -> None:
     """Train the experts of a part and publish their weights, `history.parquet`, `cost.json` and `run.json`.
+
+    A part that was finished before, from the same settings, data and code, is published again instead.
 
     Args:
         settings: the run's description (plan.RunSpec as JSON).
         runs: folder of all runs.
         start: parts of the run that the experts copy or continue, if any, relative to `runs`.
         head: part of the run whose frozen head they share, if any, relative to `runs`.
-        resume: folder of the resume state. It is not a declared output, so a failed job keeps it; it is deleted at the
-            end.
+        resume: folder of the resume states, and of the finished part. It is not a declared output, so a failed job
+            keeps it; the workflow removes it once it has recorded the part (training.finished).
         workers: number of processes that share the directions.
+        code: the code of the step, as the workflow records it.
     """
     distributed.launch(workers)
     run = RunSpec.model_validate(read_json(settings))
@@ -86,7 +87,7 @@ def train_part(
     device = distributed.own_device(how.device)
     with distributed.group(device):
         files = Files(train, shards, [runs / p for p in start], runs / head if head else None)
-        _train(run, part, files, resume, output, how, device)
+        _train(run, part, files, resume, output, how, device, code)
 
 
 def facts_of(run: RunSpec, part: str, files: Files, engine: str) -> dict[str, Any]:
@@ -117,61 +118,73 @@ def repeats(run: RunSpec, engine: Engine) -> Literal["bytes", "digits"]:
 
 
 def _train(
-    run: RunSpec, part: str, files: Files, resume: Path, output: Path, how: Compute, device: torch.device
+    run: RunSpec, part: str, files: Files, resume: Path, output: Path, how: Compute, device: torch.device, code: str
 ) -> None:
     engine = create(how.engine, how.device)
     if distributed.workers() > 1:
         engine = distributed.DistributedEngine(engine)
     facts = facts_of(run, part, files, engine.name)
-    trainer = trainer_of(run, part, files, engine, device)
-    identity = sha256_json(facts)
-    state_file = resume / "state.safetensors"
+    states, finished = States(resume, facts), resume / FINISHED
+    identity = sha256_json(facts | {"code": code})
+    leader = distributed.rank() == 0
+    with states.alone() if leader else nullcontext():
+        distributed.barrier()  # the other workers wait as well
+        if whole(finished, identity):
+            if leader:
+                log.info(f"{run.id} {part}: trained before from the same settings, data and code; published again")
+        else:
+            trainer = trainer_of(run, part, files, engine, device)
+            _continue(trainer, part, states, engine, how, device_name(device))
+            if leader:
+                with atomic_directory(finished, HOLDS) as folder:
+                    _write(folder, trainer.progress, run, part, facts, how, engine, device_name(device))
+                    seal(folder, identity)
+        if leader:
+            publish(finished, output)
+            states.remove()
+        distributed.barrier()  # no worker may judge the finished part while another replaces it
+
+
+def _continue(trainer: Trainer, part: str, states: States, engine: Engine, how: Compute, device: str) -> None:
+    """Train from the last saved state to the end of the budget."""
     leader = distributed.rank() == 0
     if leader:
         workers = f"{distributed.workers()} worker(s), " if distributed.workers() > 1 else ""
-        log.info(f"{run.id} {part}: engine {engine.name} on {device_name(device)}, {workers}{how.threads} thread(s)")
-    restore_state(state_file, trainer, identity)
+        log.info(f"{trainer.run.id} {part}: engine {engine.name} on {device}, {workers}{how.threads} thread(s)")
+    states.restore(trainer)
     distributed.barrier()  # no worker may write the state before all have read it
     trainer.progress.ledger.begin()
     stop = _StopRequest()
-
-    def save() -> None:
-        if leader:
-            save_state(state_file, trainer, identity)
-
     try:
         trainer.train(
-            save,
+            (lambda: states.save(trainer)) if leader else (lambda: None),
             save_every=how.save_every,
             should_stop=lambda: distributed.any_worker(stop.asked),
             report_every=10.0 if leader else float("inf"),
         )
     except SomaError as error:
-        kept = f"the last good state is {state_file}" if state_file.exists() else "no state was saved before"
+        kept = f"the last good state is {states.newest}" if states.newest.exists() else "no state was saved before"
         raise SomaError(f"{error} ({kept})") from None
     except Interrupted as note:
         raise SomaError(f"{note}; start it again to continue.") from None
-    if leader:
-        _publish(trainer.progress, run, part, facts, output, how, engine, device_name(device))
-        remove_directory(resume, (state_file.name,))
 
 
-def _publish(
+def _write(
+    folder: Path,
     progress: Progress,
     run: RunSpec,
     part: str,
     facts: dict[str, Any],
-    output: Path,
     compute: Compute,
     engine: Engine,
     device: str,
 ) -> None:
+    """Write the files of a finished part."""
     identity = sha256_json(facts)
-    publish(output, run, part, progress.kept, identity)
+    publish_weights(folder, run, part, progress.kept, identity)
     if progress.leg is not None:
-        publish_leg(output, run, part, progress.leg, identity)
-    with atomic_path(output / "history.parquet") as path:
-        pq.write_table(history_of(progress), path)
+        publish_leg(folder, run, part, progress.leg, identity)
+    pq.write_table(progress.history.table(), folder / HISTORY)
     cost = {
         "ledger": progress.ledger.to_json(),
         "device": device,
@@ -180,10 +193,10 @@ def _publish(
         "engine": facts["engine"],
         "experts": len(part_experts(part)),
     }
-    write_json(output / "cost.json", cost)
+    write_json(folder / COST, cost)
     record = facts | {
-        "weights_sha256": sha256_file(output / WEIGHTS),
-        "milestones_sha256": sha256_file(output / MILESTONES),
+        "weights_sha256": sha256_file(folder / WEIGHTS),
+        "milestones_sha256": sha256_file(folder / MILESTONES),
         "failed_at_update": progress.failed_at,
         "repeats": repeats(run, engine),
         "device": device,
@@ -191,8 +204,8 @@ def _publish(
         **versions(),
     }
     if progress.leg is not None:
-        record["leg_sha256"] = sha256_file(output / LEG)
-    write_json(output / "run.json", record)
+        record["leg_sha256"] = sha256_file(folder / LEG)
+    write_json(folder / RECORD, record)
 
 
 def versions() -> dict[str, str]:

@@ -1,9 +1,9 @@
 """The training loop of every method.
 
 It trains a group of experts in lockstep: every array has a leading expert axis, and since all randomness is addressed
-by expert, a group gives the same bytes as one process per expert. Everything that the next update depends on is written
-atomically as the resume state; a process that is killed at any moment and restarted ends with the same bytes as one
-that never stopped.
+by expert, a group gives the same bytes as one process per expert. Everything that the next update depends on is saved
+(training.states); a process that is killed at any moment and restarted ends with the same bytes as one that never
+stopped.
 
 Shapes: E experts of the group.
 """
@@ -13,9 +13,8 @@ from __future__ import annotations
 import copy
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,16 +25,13 @@ from torch import Tensor
 from soma.accounting.cost import Ledger
 from soma.errors import SomaError
 from soma.numerics import exact
-from soma.runs import ITERATES, RunSpec
-from soma.training.checkpoint import LEG, MEMORY, load_tensors, save_tensors, tensor_name
+from soma.runs import ITERATES
+from soma.training.checkpoint import MEMORY, tensor_name
+from soma.training.history import History
 from soma.training.learner import Learner
 from soma.training.plateau import PlateauState, observe, scheduled
 
 log = logging.getLogger("soma.train")
-
-HISTORY_COLUMNS = (
-    "update", "expert", "train_loss", "expert_validation", "lr", "eps", "data_sha256", "probes_sha256",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -65,12 +61,8 @@ class Progress:
     """Milestone weights by published name."""
     leg: State | None = None
     """The state from which the run's last leg can be replayed, once it is reached."""
-    history: list[tuple[float, ...]] = field(default_factory=list)
-    """Rows of the numeric HISTORY_COLUMNS."""
-    drawn: list[tuple[str, str]] = field(default_factory=list)
-    """For each row the expert's chains of data and probes (`Learner.chains`), empty for methods without chains."""
-    measured: list[dict[str, float]] = field(default_factory=list)
-    """For each row what the method measured on that update (`Learner.measured`)."""
+    history: History = field(default_factory=History)
+    """A row for each expert at each check of the schedule."""
     ledger: Ledger = field(default_factory=Ledger)
     failed_at: int | None = None
     """Update at which a run that may fail diverged."""
@@ -191,9 +183,8 @@ class Trainer:
             tokens = self.group.windows.crops(ids, np.zeros(len(ids), np.int64), self.run.window)
             measured = float(exact.mean(self.learner.token_losses(i, tokens)[None])[0])
             lr, eps = (scheduled(s.plateau, progress.schedule[i], x) for x in (s.lr, s.eps))
-            progress.history.append((progress.update, expert, float(loss[i]), measured, lr, eps))
-            progress.drawn.append((chains[i].get("data", ""), chains[i].get("probes", "")))
-            progress.measured.append(dict(self.learner.measured))
+            numbers = (progress.update, expert, float(loss[i]), measured, lr, eps)
+            progress.history.append(numbers, chains[i], self.learner.measured)
             progress.schedule[i] = observe(s.plateau, progress.schedule[i], progress.update, measured)
 
     def _keep(self, update: int) -> None:
@@ -224,7 +215,8 @@ class Trainer:
 
     def _report(self, loss: NDArray[np.float64], rate: float) -> None:
         s, progress, total, experts = self.run.settings, self.progress, self.run.updates, self.group.experts
-        validation = f" · expert validation {progress.history[-1][3]:.4f}" if progress.history else ""
+        losses = progress.history.column("expert_validation")
+        validation = f" · expert validation {losses[-1]:.4f}" if len(losses) else ""
         group = f"{experts[0]}" if len(experts) == 1 else f"{experts[0]}-{experts[-1]}"
         measured = self.learner.measured or {"lr": self._scheduled(s.lr)[0]}
         notes = " · " + ", ".join(f"{name} {value:.3g}" for name, value in measured.items())
@@ -233,74 +225,6 @@ class Trainer:
             f"loss {loss.mean():.4f}{validation}{notes} · {rate:.1f} updates/s · "
             f"{_duration((total - progress.update) / max(rate, 1e-9))} left"
         )
-
-
-def save_state(path: Path, trainer: Trainer, identity: str) -> None:
-    """Write the resume state of the run that `identity` identifies."""
-    progress, state = trainer.progress, trainer.state()
-    leg = progress.leg or State({}, {})
-    tensors = {**state.tensors, "history": torch.tensor(progress.history, dtype=torch.float64)}
-    for group, members in {"average": progress.average, "kept": progress.kept, "leg": leg.tensors}.items():
-        tensors |= {f"{group}/{name}": tensor for name, tensor in members.items()}
-    facts = {
-        **state.facts,
-        "identity": identity,
-        "ledger": progress.ledger.to_json(),
-        "drawn": progress.drawn,
-        "measured": progress.measured,
-        "leg": leg.facts,
-    }
-    save_tensors(path, tensors, facts)
-
-
-def restore_state(path: Path, trainer: Trainer, identity: str) -> bool:
-    """Continue from a resume state if there is a complete one of the same run, and return whether it did."""
-    if not path.exists():
-        return False
-    try:
-        tensors, facts = load_tensors(path)
-    except SomaError as error:
-        log.warning(f"starting over, since the resume state is unusable: {error}")
-        return False
-    if facts["identity"] != identity:
-        log.warning(f"starting over, since {path} belongs to other settings, data or engine")
-        return False
-    progress = trainer.progress
-    trainer.continue_from(State(tensors, facts))
-    progress.history = [tuple(row) for row in tensors["history"].tolist()]
-    progress.ledger = Ledger.from_json(facts["ledger"])
-    progress.drawn = [(data, probes) for data, probes in facts["drawn"]]
-    # missing in states from before methods measured anything
-    progress.measured = facts.get("measured") or [{} for _ in progress.history]
-    progress.kept = _group(tensors, "kept")
-    leg = facts.get("leg")  # missing in states from before legs existed, which are of runs without one
-    progress.leg = State(_group(tensors, "leg"), leg) if leg else None
-    for name, tensor in _group(tensors, "average").items():
-        progress.average[name].copy_(tensor)
-    log.info(f"continuing after update {progress.update}")
-    return True
-
-
-def publish_leg(folder: Path, run: RunSpec, part: str, leg: State, identity: str) -> None:
-    """Write the state from which the last leg of a part can be replayed."""
-    save_tensors(folder / LEG, leg.tensors, {"run": run.id, "part": part, "identity": identity, "state": leg.facts})
-
-
-def load_leg(folder: Path, identity: str) -> State:
-    """Read a state that `publish_leg` wrote.
-
-    Raises:
-        SomaError: if the file is missing or damaged, or belongs to another run, other settings, data or engine.
-    """
-    tensors, facts = load_tensors(folder / LEG)
-    if facts["identity"] != identity:
-        raise SomaError(f"{folder / LEG} belongs to other settings, data or engine than {folder / 'run.json'} records.")
-    return State(tensors, facts["state"])
-
-
-def _group(tensors: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:
-    """Return the tensors whose names start with `group/`, by the rest of their names."""
-    return {name.removeprefix(f"{group}/"): t for name, t in tensors.items() if name.startswith(f"{group}/")}
 
 
 def _duration(seconds: float) -> str:

@@ -23,8 +23,8 @@ from soma.forward.engine import Engine
 from soma.forward.registry import create
 from soma.runs import RunSpec, part_experts
 from soma.steps.train import check_text
-from soma.training.checkpoint import LEG, MILESTONES, WEIGHTS
 from soma.training.job import Files
+from soma.training.names import LEG, MILESTONES, WEIGHTS
 
 FACTS = ("run", "part", "corpus_sha256", "shards_sha256", "engine", "start_sha256", "head_sha256")
 """Fields of `soma.training.job.facts_of` in a run's record."""

@@ -14,10 +14,12 @@ from soma.commands.replay.recorded import Campaign, Part, allowed, require
 from soma.files.hashes import sha256_file, sha256_json
 from soma.forward.engine import Engine
 from soma.routing.shards import Shards
-from soma.training.checkpoint import LEG, WEIGHTS, load_tensors, publish
-from soma.training.history import history_of
+from soma.training.checkpoint import load_tensors, publish
+from soma.training.history import HISTORY_COLUMNS
 from soma.training.job import facts_of, trainer_of
-from soma.training.loop import HISTORY_COLUMNS, Progress, Trainer, load_leg
+from soma.training.loop import Progress, Trainer
+from soma.training.names import LEG, WEIGHTS
+from soma.training.states import load_leg
 
 _EXACT = ("update", "expert", "data_sha256", "probes_sha256")
 """Columns of a history that must be equal, not merely agree to some digits."""
@@ -101,7 +103,7 @@ def _compare_history(part: Part, progress: Progress, agreement: Agreement, after
     """Compare the rows of updates after `after`, field by field: random draws before values computed from them."""
     with reading("history.parquet"):
         recorded = _rows(part.history, after, last)
-    here = _rows(history_of(progress).to_pandas(), after, last)
+    here = _rows(progress.history.table().to_pandas(), after, last)
     agreement.same("rows of history.parquet", len(recorded), len(here))
     measured = [name for name in here if name in recorded and name not in HISTORY_COLUMNS]
     floats = [name for name in (*HISTORY_COLUMNS, *measured) if name not in _EXACT]
