@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.soma-installed
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
+# Everything is checked by hash. For a build of torch whose hash requirements-torch.txt does not have: make TORCH=torch==2.13.0
+TORCH ?= --require-hashes -r requirements-torch.txt -c requirements-torch.lock
+
 .PHONY: all toy report setup test lint docs lock snapshot clean
 .DEFAULT_GOAL := all
 
@@ -36,9 +39,10 @@ setup: $(STAMP)
 # Install torch first, by its exact version: the same pin is a CPU or a CUDA build, which a hash lock cannot express.
 # A CUDA build of torch brings its own triton; elsewhere the tests of the kernels need one, in interpreter mode.
 # Compile bytecode at the end, on all cores, because pip would use only one.
-$(STAMP): requirements-torch.txt requirements.lock requirements-triton.txt pyproject.toml setup.py $(wildcard src/soma/forward/csrc/* src/soma/inference/csrc/*)
+$(STAMP): requirements-pip.txt requirements-torch.txt requirements-torch.lock requirements.lock requirements-triton.txt pyproject.toml setup.py $(wildcard src/soma/forward/csrc/* src/soma/inference/csrc/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) -r requirements-torch.txt
+	$(INSTALL) --require-hashes -r requirements-pip.txt
+	$(INSTALL) $(TORCH)
 	$(INSTALL) --require-hashes -r requirements.lock
 	$(INSTALL) --no-deps --no-build-isolation -e .
 	$(BIN)/python -c "import triton" 2> /dev/null || $(INSTALL) --no-deps --require-hashes -r requirements-triton.txt
@@ -61,6 +65,8 @@ docs: setup  # config/README.md, the JSON schema, docs/architecture.md, and the 
 
 lock:  # needs uv; run it after you change the dependencies in pyproject.toml
 	uv pip compile pyproject.toml -c requirements-torch.txt -o requirements.lock
+	grep ^torch== requirements-torch.txt | tr -d '\\' | uv pip compile --no-config - -c requirements.lock --universal --no-annotate \
+	  --generate-hashes --no-emit-package torch --python-version 3.11 --custom-compile-command "make lock" -o requirements-torch.lock
 
 snapshot: setup  # record the finished campaign of dvc.yaml in dvc.lock; fails if anything in it is out of date
 	$(BIN)/soma snapshot

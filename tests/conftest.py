@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +59,24 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     among_others = hasattr(item.config, "workerinput")
     if among_others and _group(str(item.path)) in _PATIENT and os.getpriority(os.PRIO_PROCESS, 0) == 0:
         os.nice(5)
+
+
+_NEEDED = os.environ.get("SOMA_TESTS_NEED", "").split()
+"""Tools without which a test must fail instead of being skipped (.ci/run)."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Let a skip for want of a needed tool fail."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple):
+        missing = [tool for tool in _NEEDED if tool in report.longrepr[2]]
+        if missing:
+            report.outcome, report.longrepr = (
+                "failed",
+                f"skipped, although {missing[0]} is needed: {report.longrepr[2]}",
+            )
+    return report
 
 
 @pytest.fixture

@@ -13,14 +13,17 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-LOCK = [
-    Requirement(line.split(" \\")[0])
-    for line in (ROOT / "requirements.lock").read_text().splitlines()
-    if re.match(r"[a-z0-9]", line)
-]
-TORCH = [
-    Requirement(line) for line in (ROOT / "requirements-torch.txt").read_text().splitlines() if not line.startswith("#")
-]
+
+
+def pins(name):
+    """The requirements of a file; a line that goes on has the hashes."""
+    lines = (ROOT / name).read_text().splitlines()
+    return [Requirement(line.split(" \\")[0]) for line in lines if re.match(r"[a-z0-9]", line)]
+
+
+LOCK, TORCH, OF_TORCH, PIP = (
+    pins(f"requirements{name}") for name in (".lock", "-torch.txt", "-torch.lock", "-pip.txt")
+)
 
 
 def declared():
@@ -47,11 +50,31 @@ def test_torch_stands_apart():
     assert not cuda, f"the lock names what only a CUDA build of torch needs: {cuda}"
 
 
-def test_every_locked_package_has_hashes():
-    text = (ROOT / "requirements.lock").read_text()
-    blocks = re.split(r"\n(?=[a-z0-9])", text)
-    unhashed = [b.split()[0] for b in blocks if re.match(r"[a-z0-9]", b) and "--hash=sha256:" not in b]
-    assert not unhashed
+@pytest.mark.parametrize("name", [".lock", "-torch.txt", "-torch.lock", "-pip.txt", "-triton.txt"])
+def test_every_package_that_set_up_installs_has_hashes(name):
+    blocks = re.split(r"\n(?=[a-z0-9])", (ROOT / f"requirements{name}").read_text())
+    named = [b for b in blocks if re.match(r"[a-z0-9]", b)]
+    assert named
+    assert [b.split()[0] for b in named if "--hash=sha256:" not in b] == []
+
+
+def test_what_torch_needs_has_the_versions_of_the_lock():
+    """Both are installed, the second over the first; what only a CUDA build needs is in the first alone."""
+    versions = {(r.name, str(r.specifier)) for r in LOCK}
+    common = {r.name for r in LOCK} & {r.name for r in OF_TORCH}
+    assert {"filelock", "jinja2", "sympy"} <= common
+    assert {(r.name, str(r.specifier)) for r in OF_TORCH if r.name in common} <= versions
+    assert {"triton", "nvidia-cublas"} <= {r.name for r in OF_TORCH} - common
+    (triton,) = (r for r in OF_TORCH if r.name == "triton")
+    assert str(triton.specifier) == str(pins("requirements-triton.txt")[0].specifier)
+
+
+def test_set_up_installs_nothing_unchecked():
+    lines = re.findall(r"\$\(INSTALL\) (.*)", (ROOT / "Makefile").read_text())
+    unchecked = [line for line in lines if "--require-hashes" not in line]
+    assert unchecked == ["$(TORCH)", "--no-deps --no-build-isolation -e ."]
+    assert "TORCH ?= --require-hashes" in (ROOT / "Makefile").read_text()
+    assert [r.name for r in PIP] == ["pip"]
 
 
 def test_environment_yml_uses_the_lock_and_a_supported_python():
@@ -72,5 +95,5 @@ def test_installed_versions_are_the_locked_ones():
 
 
 def test_no_registry_or_machine_path_is_named():
-    text = (ROOT / "requirements.lock").read_text() + (ROOT / "Makefile").read_text()
+    text = "".join(path.read_text() for path in (*ROOT.glob("requirements*"), ROOT / "Makefile"))
     assert not re.search(r"https?://|--index-url|--find-links", text)

@@ -78,6 +78,40 @@ def test_snakemake_killed_and_started_again_ends_with_the_same_bytes(toy, copied
     assert same_bytes(copied, toy)
 
 
+def test_what_an_orphan_finished_is_published_and_not_trained_again(toy, copied):
+    """Snakemake dies and its job lives on: the outputs are then whole but unrecorded, and are removed."""
+    running = start(copied, TARGET)
+    wait_for(state(copied).exists)
+    running.kill()
+    running.wait()
+    wait_for(lambda: (copied.folder / TARGET).with_name("run.json").exists() and not trainers(copied), seconds=120)
+    copied.snakemake("--unlock", config="config/changed.yaml")
+    log = copied.folder / "results/toy/logs/train-soma-n2-s0-000-001.log"
+    assert "published again" not in log.read_text()
+    copied.snakemake(TARGET, config="config/changed.yaml")
+    assert "published again" in log.read_text()
+    assert same_bytes(copied, toy)
+    cost = json.loads((copied.folder / TARGET).with_name("cost.json").read_text())
+    assert len(cost["ledger"]["sessions"]) == 1
+    assert not list((copied.folder / "results/toy/resume").iterdir())  # it is recorded now
+
+
+@pytest.mark.parametrize("change", ["copied", "copied without .snakemake", "dated 2030", "through a link"])
+def test_dates_and_places_outdate_nothing(toy, tmp_path, change):
+    copy = Project(tmp_path / "copy")
+    shutil.copytree(toy.folder / ".snakemake/metadata", copy.folder / ".snakemake/metadata")
+    subprocess.run(["cp", "-r", toy.folder / "results", copy.folder / "results"], check=True)
+    if change == "copied without .snakemake":
+        shutil.rmtree(copy.folder / ".snakemake")
+    elif change == "dated 2030":
+        for i, path in enumerate(sorted((copy.folder / "results").rglob("*"), reverse=True)):
+            os.utime(path, (1.9e9 + i, 1.9e9 + i))
+    elif change == "through a link":
+        (copy.folder / "results").rename(tmp_path / "elsewhere")
+        (copy.folder / "results").symlink_to(tmp_path / "elsewhere")
+    assert copy.planned() == {}
+
+
 def test_a_job_that_is_killed_is_tried_again_and_goes_on(toy, copied):
     running = start(copied, TARGET)
     wait_for(state(copied).exists)
