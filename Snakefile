@@ -80,6 +80,8 @@ rule evaluation:
 onstart:
     with errors_as_one_sentence():
         SETTINGS.write()
+    if workflow.local_exec and CONFIG.compute.device == "cpu":  # CUDA does not survive a fork
+        forks.start()
 
 
 onsuccess:

@@ -7,6 +7,7 @@ from pathlib import Path
 from soma import layout
 from soma.catalogue import FIGURES, FRONT, MEASUREMENTS, METRICS, PRODUCTS, SECTIONS
 from soma.catalogue import SUMMARIES, TABLES, Losses
+from soma.cli import forks
 from soma.config.campaign import BASE, campaign_config, read_yaml
 from soma.errors import SomaError
 from soma.files import disk_errors

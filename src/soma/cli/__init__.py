@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from soma.cli import campaign, models, steps
+from soma.cli import campaign, forks, models, steps
 from soma.errors import SomaError
 from soma.files import disk_errors
 
@@ -24,7 +24,10 @@ log = logging.getLogger("soma")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; print and log a `SomaError` as one sentence and return exit status 1."""
-    args = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args = _parser().parse_args(words)
+    if args.room == "steps" and (status := forks.run(_module(args.room, args.command), words)) is not None:
+        return status
     options = {k: v for k, v in vars(args).items() if k not in ("log", "command", "room")}
     try:
         _start_logging(args.log)
@@ -80,5 +83,9 @@ def _run(room: str, command: str, options: dict[str, Any]) -> None:
     """Call the function that a subcommand names, in the module of its name, in a room of `soma`."""
     if "threads" in options:
         os.environ["OMP_NUM_THREADS"] = str(options["threads"])  # before torch is imported
-    name = command.replace("-", "_")
-    getattr(importlib.import_module(f"soma.{room}.{name}"), name)(**options)
+    function = command.replace("-", "_")
+    getattr(importlib.import_module(_module(room, command)), function)(**options)
+
+
+def _module(room: str, command: str) -> str:
+    return f"soma.{room}.{command.replace('-', '_')}"
