@@ -56,6 +56,8 @@ What a room may touch:
   methods (`training.learner.LEARNERS`), engines (`forward.registry.ENGINES`) and sources (`data.sources.LOADERS`) are
   imported when they are used: no arrow shows them, and the digests of code (`workflow.digests`) follow them by name.
 - **torch** is imported neither by `analysis` and `report` nor by `workflow`: planning and reporting start at once.
+- **Jobs on one machine** are forks of one process that has imported their libraries (`cli.forks`), unless they use a
+  GPU or their time and memory are recorded. On a cluster every job is a process of its own.
 
 | room | purpose |
 | --- | --- |

@@ -1,5 +1,6 @@
 """Rules about the code itself: allowed imports, forbidden constructs, and files beside the code."""
 
+import argparse
 import ast
 import hashlib
 import io
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from soma.cli import steps
 from soma.errors import SomaError
 from soma.routing.artefact import seal
 from soma.routing.features import open_vectors
@@ -156,6 +158,17 @@ def test_a_rule_its_subcommand_its_module_and_its_log_have_one_name():
         ), name
     acts = {path.stem for path in (SOURCE / "steps").glob("*.py")} - {"__init__"}
     assert acts == {c.replace("-", "_") for c in re.findall(r'"\{SOMA\} ([\w-]+)', text)}
+
+
+def test_a_step_whose_time_and_memory_are_recorded_is_no_fork():
+    text = "\n".join(path.read_text() for path in RULES)
+    rules = re.findall(r"^rule \w+:\n(.*?)(?=^\S|\Z)", text, re.M | re.S)
+    recorded = {
+        re.search(r'"\{SOMA\} ([\w-]+)', rule)[1] for rule in rules if re.search(r"^    benchmark:", rule, re.M)
+    }
+    commands = argparse.ArgumentParser().add_subparsers()
+    steps.add_commands(commands)
+    assert {name for name, parser in commands.choices.items() if not parser.get_default("forks")} == recorded != set()
 
 
 class Payload:

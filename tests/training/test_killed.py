@@ -1,7 +1,6 @@
 """`soma train` on small text, killed where it hurts and at random moments, on a full disk, and with damaged data."""
 
 import json
-import logging
 import os
 import random
 import shutil
@@ -11,24 +10,15 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from soma.cli import main
-from soma.config.data import Data, TextSource
-from soma.data.download import download
-from soma.data.encode import encode
-from soma.data.windows import TrainWindows
 from soma.errors import SomaError
-from soma.files.hashes import sha256_file
-from soma.routing.shards import build_shards
 from soma.training import checkpoint
 from soma.training.finished import forget
-from tests.project import ROOT
-from tests.training.small_runs import WINDOW, spec
+from tests.training.license_job import Job, write_inputs
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # of a fork, since Python 3.12
-SAME = ("weights.safetensors", "milestones.safetensors", "leg.safetensors", "history.parquet")
 PUBLISHED = (
     "milestones.safetensors",
     "weights.safetensors",
@@ -40,56 +30,10 @@ PUBLISHED = (
 """In this order."""
 
 
-class Job:
-    """Two experts on the license, saving after every update; every start is a copy of this process."""
-
-    def __init__(self, folder: Path, data: Path) -> None:
-        self.output, self.resume, self.log = folder / "out", folder / "resume", folder / "log"
-        self.state = self.resume / "state.safetensors"
-        self.words = ["train", "--part", "000-001", "--threads", "1", "--log", str(self.log)]
-        for name in ("settings", "compute"):
-            self.words += [f"--{name}", str(data / f"{name}.json")]
-        for name in ("train", "shards"):
-            self.words += [f"--{name}", str(data / name)]
-        self.words += ["--runs", str(folder), "--resume", str(self.resume), "--output", str(self.output)]
-
-    def start(self) -> int:
-        pid = os.fork()
-        if pid:
-            return pid
-        try:
-            signal.alarm(120)  # whatever happens, nobody waits for ever
-            logging.getLogger().handlers.clear()  # pytest's
-            os._exit(main(self.words))
-        finally:
-            os._exit(99)
-
-    def run(self) -> int:
-        """The exit status; -9 of one that was killed."""
-        return os.waitstatus_to_exitcode(os.waitpid(self.start(), 0)[1])
-
-    def left(self) -> set[str]:
-        """What a run leaves in its folder of resume states."""
-        return {path.name for path in self.resume.iterdir()}
-
-    def digests(self) -> dict[str, str]:
-        return {name: sha256_file(self.output / name) for name in SAME}
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     """Return the inputs of a job."""
-    folder = tmp_path_factory.mktemp("data")
-    (folder / "text").mkdir()
-    shutil.copy(ROOT / "LICENSE", folder / "text/license.txt")
-    source = TextSource(source="text", path=str(folder / "text"))
-    download(source, folder / "source")
-    encode("train", Data(train=source), folder / "source", folder / "train")
-    ids = np.arange(len(TrainWindows(folder / "train", WINDOW)))
-    build_shards("clusters", 2, ids % 4 < 2, 0, folder / "shards", (ids % 2).astype(np.uint16))
-    (folder / "settings.json").write_text(spec(updates=30, leg=12).model_dump_json())
-    (folder / "compute.json").write_text(json.dumps({"save_every": 1e-9}))
-    return folder
+    return write_inputs(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(scope="module")

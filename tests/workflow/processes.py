@@ -1,6 +1,7 @@
-"""A training job of the toy campaign that tests stop, and a helper that waits for its effects."""
+"""A training job of the toy campaign that tests stop, and helpers that find its process and wait for its effects."""
 
 import json
+import os
 import time
 from pathlib import Path
 
@@ -30,3 +31,15 @@ def wait_for(found, seconds: float = 60.0):
             return result
         time.sleep(0.01)
     raise AssertionError("it did not happen in time")
+
+
+def processes_that_open(file: Path) -> list[int]:
+    """Return the ids of the processes that have a file open, such as the log of their job."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(os.readlink(entry) == str(file) for entry in (folder / "fd").iterdir()):
+                found.append(int(folder.name))
+        except OSError:  # it has ended, or closed the file
+            continue
+    return found

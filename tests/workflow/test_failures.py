@@ -14,7 +14,7 @@ from soma.accounting.cost import Ledger, actual_elapsed_seconds
 from soma.cli import main
 from soma.files.hashes import sha256_file
 from tests.project import Project, planned_jobs
-from tests.workflow.processes import train_command, wait_for
+from tests.workflow.processes import processes_that_open, train_command, wait_for
 
 pytestmark = pytest.mark.workflow
 TARGET = "results/toy/runs/soma-n2-s0/000-001/weights.safetensors"
@@ -40,16 +40,7 @@ def start(project: Project, *words: str) -> subprocess.Popen:
 
 def trainers(project: Project) -> list[int]:
     """Return the processes that train in this copy."""
-    out = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "cmdline").read_bytes().split(b"\0")
-            here = os.readlink(folder / "cwd") == str(project.folder)
-        except OSError:
-            continue
-        if here and b"train" in words and words[0].endswith((b"python", b"python3")):
-            out.append(int(folder.name))
-    return out
+    return processes_that_open(project.folder / "results/toy/logs/train-soma-n2-s0-000-001.log")
 
 
 def state(project: Project) -> Path:

@@ -26,9 +26,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand; print and log a `SomaError` as one sentence and return exit status 1."""
     words = sys.argv[1:] if argv is None else argv
     args = _parser().parse_args(words)
-    if args.room == "steps" and (status := forks.run(_module(args.room, args.command), words)) is not None:
+    if args.forks and (status := forks.run(_module(args.room, args.command), words)) is not None:
         return status
-    options = {k: v for k, v in vars(args).items() if k not in ("log", "command", "room")}
+    options = {k: v for k, v in vars(args).items() if k not in ("log", "command", "room", "forks")}
     try:
         _start_logging(args.log)
         _run(args.room, args.command, options)

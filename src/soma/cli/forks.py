@@ -87,7 +87,7 @@ def serve() -> None:
     threads = None
     with tempfile.TemporaryDirectory(prefix="soma-") as folder, _listener(f"{folder}/socket") as listener:
         print(f"{folder}/socket", flush=True)
-        while _OWNER not in select.select([_OWNER, listener], [], [])[0]:
+        while _OWNER not in select.select([_OWNER, listener.fileno()], [], [])[0]:
             with listener.accept()[0] as client:
                 request, streams, _, _ = socket.recv_fds(client, _LONGEST, 3)
                 asked = json.loads(request)

@@ -11,5 +11,5 @@ def add_command(commands: Any, name: str, summary: str, description: str) -> arg
     command: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    command.set_defaults(room="commands", log=None)
+    command.set_defaults(room="commands", log=None, forks=False)
     return command

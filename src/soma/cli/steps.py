@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 _ROLES = ("validation", "test", "external")
+_BENCHMARKED = (
+    "download", "encode", "evaluation-set", "fit-features", "transform", "fit-router", "assign", "shard",
+)  # fmt: skip
+"""Steps whose time and memory Snakemake records. They run by themselves, because it would see the client of a fork."""
 
 
 def add_commands(commands: Any) -> None:
@@ -14,7 +18,7 @@ def add_commands(commands: Any) -> None:
 
     def add(name: str, summary: str, *paths: str) -> argparse.ArgumentParser:
         command: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=f"{summary}.")
-        command.set_defaults(room="steps")
+        command.set_defaults(room="steps", forks=name not in _BENCHMARKED)
         command.add_argument("--log", type=Path, help="also write messages to this file")
         for path in paths:
             command.add_argument(f"--{path}", type=Path, required=True)
