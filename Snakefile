@@ -80,7 +80,9 @@ rule evaluation:
 onstart:
     with errors_as_one_sentence():
         SETTINGS.write()
-    if workflow.local_exec and CONFIG.compute.device == "cpu":  # CUDA does not survive a fork
+    if (
+        workflow.local_exec and CONFIG.compute.device == "cpu"
+    ):  # CUDA does not survive a fork
         forks.start()
 
 
