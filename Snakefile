@@ -80,9 +80,8 @@ rule evaluation:
 onstart:
     with errors_as_one_sentence():
         SETTINGS.write()
-    if (
-        workflow.local_exec and CONFIG.compute.device == "cpu"
-    ):  # CUDA does not survive a fork
+    # CUDA does not survive a fork, and jobs of a cluster are elsewhere.
+    if workflow.local_exec and CONFIG.compute.device == "cpu":
         forks.start()
 
 
