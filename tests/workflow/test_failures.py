@@ -106,7 +106,9 @@ def test_dates_and_places_outdate_nothing(toy, tmp_path, change):
 def test_a_job_that_is_killed_is_tried_again_and_goes_on(toy, copied):
     running = start(copied, TARGET)
     wait_for(state(copied).exists)
-    os.kill(wait_for(lambda: trainers(copied))[0], signal.SIGKILL)
+    [trainer] = wait_for(lambda: trainers(copied))
+    assert "soma.cli.forks" in Path(f"/proc/{trainer}/cmdline").read_text()  # so the other tests here are about forks
+    os.kill(trainer, signal.SIGKILL)
     assert running.wait(timeout=120) == 0
     assert same_bytes(copied, toy)
     cost = json.loads((copied.folder / TARGET).with_name("cost.json").read_text())
