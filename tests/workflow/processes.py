@@ -23,7 +23,7 @@ def train_command(project: Project, output: Path, resume: Path, save_every: floa
     )  # fmt: skip
 
 
-def wait_for(found, seconds: float = 60.0):
+def wait_for(found, seconds: float = 120.0):
     """Return the result of `found()` as soon as it is not empty."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
