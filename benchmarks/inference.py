@@ -89,9 +89,8 @@ def random_ensemble(words: tuple[str, ...], experts: int, engine: str, device: s
         min(ACTIVE, experts),
         PREFIX,
         WINDOW,
-        {},
-        engine,
-        device,
+        engine=engine,
+        device=device,
     )
 
 

@@ -147,8 +147,22 @@ def test_check_files_names_what_is_wrong(tmp_path, damage, words):
         check_files(tmp_path, known)
 
 
-def test_broken_json_is_one_sentence(tmp_path):
+@pytest.mark.parametrize("name", ["../f", "/etc/passwd", "a/../../f"])
+def test_a_manifest_lists_only_what_is_inside_its_folder(tmp_path, name):
+    with pytest.raises(SomaError, match="which is not inside it"):
+        check_files(tmp_path, {name: {"bytes": 1, "sha256": "0"}})
+
+
+@pytest.mark.parametrize("value", [float("nan"), {"x": [float("inf")]}])
+def test_json_is_json(tmp_path, value):
+    with pytest.raises(SomaError, match=r"a\.json cannot be written: a value is infinite or no number"):
+        write_json(tmp_path / "a.json", value)
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("text", [b'{"a": ', b"\xff", b"", b"[" * 200_000, b"9" * 5000], ids=lambda text: str(text[:6]))
+def test_broken_json_is_one_sentence(tmp_path, text):
     path = tmp_path / "x.json"
-    path.write_text('{"a": ')
-    with pytest.raises(SomaError, match=r"x\.json is not readable JSON"):
+    path.write_bytes(text)
+    with pytest.raises(SomaError, match=r"x\.json (is not readable JSON|nests too deeply)"):
         read_json(path)

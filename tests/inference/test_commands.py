@@ -78,7 +78,7 @@ def test_errors_are_sentences(tiny: Tiny, text: Path, tmp_path: Path, caplog: py
         (("score", empty), "empty.txt: the text is empty"),
         (("score", text, "--k", EXPERTS + 1), f"between 1 and {EXPERTS}"),
         (("score", text, "--threads", 0), "--threads is 0"),
-        (("route", empty), "empty.txt is empty"),
+        (("route", empty), "empty.txt: the text is empty"),
         (("sample", "--temperature", -1), "temperature is -1"),
         (("sample", "--length", -1), "--length is -1"),
         (("sample", "--device", "cuda"), "no CUDA device"),
@@ -143,7 +143,15 @@ def test_export(tiny: Tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert cli.main([*words, "soma-n5-s0"]) == 0
     loaded, windows = Ensemble.load(model), tiny.windows(4)
     assert loaded.k == 4
-    assert loaded.about["sources"] == {"soma-n5-s0/000-004": "abc"}
+    assert loaded.about is not None
+    routing = {
+        f"routing/{folder.name}": read_json(folder / file)["id"]
+        for folder, file in (
+            (results / "routing/features", "features.json"),
+            (results / "routing/router-n5", "router.json"),
+        )
+    }
+    assert loaded.about.sources == {"soma-n5-s0/000-004": "abc", **routing}
     assert (loaded.losses(windows) == tiny.ensemble(k=4).losses(windows)).all()
     assert "Losses: not measured." in (model / "README.md").read_text()
     assert cli.main([*words, "soma-n5-s0", "--iterate", "average", "--k", "2"]) == 0

@@ -29,7 +29,7 @@ def test_what_is_read_is_what_was_written(tiny: Tiny) -> None:
     assert model.about == tiny.record
     assert model.route(tiny.texts[0]) == made.route(tiny.texts[0])
     assert {p.name for p in tiny.folder.iterdir()} == {
-        "weights.safetensors", "features", "router", "ensemble.json", "README.md"
+        "weights.safetensors", "routing.safetensors", "vocabulary.json", "ensemble.json", "README.md"
     }  # fmt: skip
 
 
@@ -42,9 +42,7 @@ def test_k_can_be_asked_for(tiny: Tiny) -> None:
             Ensemble.load(tiny.folder, k=k)
 
 
-@pytest.mark.parametrize(
-    "name", ["weights.safetensors", "router/router.npz", "features/features.npz", "features/vocabulary.json"]
-)
+@pytest.mark.parametrize("name", ["weights.safetensors", "routing.safetensors", "vocabulary.json"])
 @pytest.mark.parametrize("damage", ["altered", "truncated", "missing"])
 def test_a_damaged_file_is_named(tiny: Tiny, tmp_path: Path, name: str, damage: str) -> None:
     folder = copy(tiny, tmp_path)
@@ -55,7 +53,7 @@ def test_a_damaged_file_is_named(tiny: Tiny, tmp_path: Path, name: str, damage: 
         (folder / name).write_bytes(data[:-1])
     else:
         (folder / name).write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
-    with pytest.raises(SomaError, match=f"{name.split('/')[-1]} (was altered|is missing)"):
+    with pytest.raises(SomaError, match=f"{name} (was altered|is missing)"):
         Ensemble.load(folder)
 
 
@@ -82,17 +80,17 @@ def test_the_card_may_be_edited(tiny: Tiny, tmp_path: Path) -> None:
 
 def test_one_head_for_all(tiny: Tiny, tmp_path: Path) -> None:
     experts = make_experts(SPEC, EXPERTS, shared=True)
-    record = write(tmp_path / "shared", experts, tiny.folder)
-    assert record["shared_head"]
-    assert record["parameters"] == EXPERTS * SPEC.size + SPEC.head_size
-    each = Ensemble(replace(experts, head=experts.head.contiguous()), tiny.prefix_router(), K, 24, 80, {})
+    record = write(tmp_path / "shared", experts, tiny.features.parent)
+    assert record.shared_head
+    assert record.parameters == EXPERTS * SPEC.size + SPEC.head_size
+    each = Ensemble(replace(experts, head=experts.head.contiguous()), tiny.prefix_router(), K, 24, 80)
     windows, read = tiny.windows(5), Ensemble.load(tmp_path / "shared")
     assert (read.experts.shares_head, each.experts.shares_head) == (True, False)
     np.testing.assert_array_equal(read.losses(windows), each.losses(windows))
 
 
 def test_without_a_router(tiny: Tiny, tmp_path: Path) -> None:
-    write(tmp_path / "one", make_experts(SPEC, 1, shared=True), tiny.folder, k=1, features=None, router=None)
+    write(tmp_path / "one", make_experts(SPEC, 1, shared=True), tiny.features.parent, k=1, features=None, router=None)
     model = Ensemble.load(tmp_path / "one")
     assert model.router is None
     assert len(b"".join(model.sample("a", 5))) == 5
@@ -104,12 +102,12 @@ def test_without_a_router(tiny: Tiny, tmp_path: Path) -> None:
 def test_what_cannot_be_exported(tiny: Tiny, tmp_path: Path) -> None:
     experts = make_experts(SPEC, EXPERTS, shared=True)
     with pytest.raises(SomaError, match="k = 9"):
-        write(tmp_path / "m", experts, tiny.folder, k=9)
+        write(tmp_path / "m", experts, tiny.features.parent, k=9)
     with pytest.raises(SomaError, match="5 clusters for 4 experts"):
-        write(tmp_path / "m", experts[:4], tiny.folder)
+        write(tmp_path / "m", experts[:4], tiny.features.parent)
     experts.theta[2, 3] = torch.nan
     with pytest.raises(SomaError, match="not all finite"):
-        write(tmp_path / "m", experts, tiny.folder)
+        write(tmp_path / "m", experts, tiny.features.parent)
     assert not (tmp_path / "m").exists()
 
 
@@ -122,7 +120,7 @@ def test_a_card_says_what_it_is_given(tiny: Tiny, tmp_path: Path) -> None:
         machine="a processor, 1 thread",
         limits=("Its campaign is marked `toy`.",),
     )
-    write(tmp_path / "model", make_experts(SPEC, EXPERTS, shared=False), tiny.folder, facts=facts)
+    write(tmp_path / "model", make_experts(SPEC, EXPERTS, shared=False), tiny.features.parent, facts=facts)
     card = (tmp_path / "model" / "README.md").read_text()
     for piece in (
         "5 LSTM experts of width 12", "first 24 bytes", "tiny-n5-s0", "199 documents", "public domain",

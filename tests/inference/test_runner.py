@@ -168,13 +168,14 @@ def test_what_does_not_fit_is_refused() -> None:
     experts = make_experts(SPEC, 3, shared=False)
     with pytest.raises(SomaError, match="use auto, cpu, triton"):
         make_runner(experts, "fast", "cpu")
-    with pytest.raises(SomaError, match="sees no CUDA device"):
-        make_runner(experts, "auto", "cuda")
+    for device, sentence in (("cuda", "sees no CUDA device"), ("foo", "device is 'foo'; use cpu"), ("mps", "is mps")):
+        with pytest.raises(SomaError, match=sentence):
+            make_runner(experts, "auto", device)
     if KERNELS:
         run = CompiledRunner(experts)
         tokens, _ = problem()
         for expert, row in ((3, 0), (-1, 0), (0, 7)):
-            with pytest.raises(ValueError, match="pairs need experts in"):
+            with pytest.raises(ValueError, match="pairs need one of the experts"):
                 run.losses(np.array([expert]), np.array([row]), tokens, 5)
 
 
@@ -186,6 +187,7 @@ def test_a_gpu_has_triton_or_else_torch(monkeypatch: pytest.MonkeyPatch) -> None
         with pytest.raises(SomaError, match="needs a CUDA device"):
             make_runner(experts, "triton", "cpu")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr("soma.inference.triton_runner.TritonRunner", lambda *_: "triton")
     monkeypatch.setattr("soma.inference.batched.BatchedRunner", lambda *_: "torch")
     assert make_runner(experts, "auto", "cuda:1") == "triton"

@@ -118,6 +118,6 @@ def test_weights_that_are_no_numbers_end_a_sample(tiny: Tiny) -> None:
     experts = make_experts(SPEC, 1, shared=True)
     experts.theta[0, 3] = float("nan")
     model = tiny.ensemble(k=1, router=None)
-    broken = type(model)(experts, None, 1, PREFIX, 80, {})
+    broken = type(model)(experts, None, 1, PREFIX, 80)
     with pytest.raises(SomaError, match="not numbers"):
         next(broken.sample("a"))

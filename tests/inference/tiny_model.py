@@ -16,6 +16,7 @@ from soma.config.routing import Routing
 from soma.inference import Ensemble
 from soma.inference.card import Card
 from soma.inference.folder import export
+from soma.inference.manifest import Manifest
 from soma.inference.route import PrefixRouter
 from soma.models.experts import Experts
 from soma.models.lstm import initialise
@@ -69,11 +70,11 @@ class Tiny:
     features: Path
     router: Path
     folder: Path
-    record: dict[str, Any]
+    record: Manifest
 
     def ensemble(self, **changes: Any) -> Ensemble:
         """Build the ensemble from its parts, without the folder."""
-        arguments = {"k": K, "prefix": PREFIX, "window": WINDOW, "about": {}, "router": self.prefix_router()} | changes
+        arguments = {"k": K, "prefix": PREFIX, "window": WINDOW, "router": self.prefix_router()} | changes
         return Ensemble(make_experts(SPEC, EXPERTS, shared=False), **arguments)
 
     def prefix_router(self) -> PrefixRouter:
@@ -98,9 +99,7 @@ def make(directory: Path) -> Tiny:
     return Tiny(texts, directory / "features", directory / "router", directory / "model", record)
 
 
-def write(
-    output: Path, experts: Experts, directory: Path, *, facts: Card | None = None, **changes: Any
-) -> dict[str, Any]:
+def write(output: Path, experts: Experts, directory: Path, *, facts: Card | None = None, **changes: Any) -> Manifest:
     """Write a model's folder with the router of `directory`."""
     arguments: dict[str, Any] = {
         "run": "tiny-n5-s0",

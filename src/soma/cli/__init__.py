@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import logging
 import os
 import sys
@@ -31,19 +32,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = {k: v for k, v in vars(args).items() if k not in ("log", "command", "room", "forks")}
     try:
         _start_logging(args.log)
+        _print_anything()
         _run(args.room, args.command, options)
+        sys.stdout.flush()
     except SomaError as error:
         log.error(str(error))
         return 1
     except BrokenPipeError:  # the reader of our output has stopped reading
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()
         return 0
+    except MemoryError as error:
+        log.error(f"memory ran out ({error or 'no size is known'}); use a larger machine, or less at once.")
+        return 1
     except OSError as error:
         sentence = disk_errors.sentence(error)
         if sentence is None:
             log.exception(_UNEXPECTED, args.command)
             return 2
         log.error(sentence)
+        _give_up_output()
         return 1
     except KeyboardInterrupt:
         log.error("interrupted")
@@ -52,6 +59,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.exception(_UNEXPECTED, args.command)
         return 2
     return 0
+
+
+def _print_anything() -> None:
+    """Let no print fail: show characters that the encoding lacks as escapes, and drop what a closed output is given."""
+    if sys.stdout is None:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _give_up_output() -> None:
+    """Drop what standard output does not take, so that the end of the process does not fail on it once more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 _UNEXPECTED = "unexpected error in `soma %s`; please report it with this trace"

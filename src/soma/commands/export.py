@@ -14,6 +14,7 @@ from soma.evaluation.published import Published
 from soma.files.atomic import read_json
 from soma.inference.card import COSTS, Card, Cost, Loss
 from soma.inference.folder import export as write_folder
+from soma.inference.manifest import Manifest
 from soma.runs import Iterate, RunSpec
 
 _LICENCES = {
@@ -43,7 +44,7 @@ def export_run(
     *,
     iterate: Iterate = "last",
     k: int | None = None,
-) -> dict[str, Any]:
+) -> Manifest:
     """Write the model folder of a published run at the end of its budget and return `ensemble.json`.
 
     Args:
@@ -71,7 +72,11 @@ def export_run(
     }
     opened = Published.open(entry, runs, milestones=iterate == "average")
     windows = read_json(campaign / "sets" / "validation.json")
-    routed = run.clusters is not None
+    routing = campaign / "routing"
+    folders = None if run.clusters is None else (routing / "features", routing / f"router-n{run.experts}")
+    sources = {name: _source_hash(part, "last" if part == head else iterate) for part, name in names.items()}
+    for kind, folder in zip(("features", "router"), folders or (), strict=False):
+        sources[f"routing/{folder.name}"] = read_json(folder / f"{kind}.json")["id"]
     return write_folder(
         opened.experts(iterate=iterate),
         output,
@@ -81,10 +86,10 @@ def export_run(
         k=min(4, run.experts) if k is None else k,
         prefix=windows["prefix"],
         window=windows["window"],
-        features=campaign / "routing" / "features" if routed else None,
-        router=campaign / "routing" / f"router-n{run.experts}" if routed else None,
+        features=folders and folders[0],
+        router=folders and folders[1],
         facts=_facts(campaign, run, iterate),
-        sources={name: _source_hash(part, "last" if part == head else iterate) for part, name in names.items()},
+        sources=sources,
     )
 
 

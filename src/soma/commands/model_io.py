@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import IO
 
 import torch
 
 from soma.errors import SomaError
 from soma.inference import Ensemble
 
+_THREADS = 1024
+
 
 def load_model(model: Path, k: int | None, device: str, threads: int) -> Ensemble:
-    if threads < 1:
-        raise SomaError(f"--threads is {threads}; give at least 1.")
+    if not 1 <= threads <= _THREADS:
+        raise SomaError(f"--threads is {threads}; give 1 to {_THREADS}.")
     torch.set_num_threads(threads)
     return Ensemble.load(model, k=k, device=device)
 
 
-def read_text(name: str) -> bytes:
-    """Return the bytes of a file, or of standard input for `-`."""
-    if name == "-":
-        return sys.stdin.buffer.read()
+@contextmanager
+def open_text(name: str) -> Iterator[IO[bytes]]:
+    """Open a file, or standard input for `-`; errors of reading and using it name it.
+
+    Raises:
+        SomaError: if it cannot be read, or its use raised a `SomaError`.
+    """
     try:
-        return Path(name).read_bytes()
+        if name == "-" and sys.stdin is None:
+            raise SomaError("it is closed; give it a text, or name a file.")
+        with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
+            yield file
     except OSError as error:
         raise SomaError(
-            f"{name} cannot be read ({error.strerror}); name a text file, or - for standard input."
+            f"{title(name)} cannot be read ({error.strerror}); name a text file, or - for standard input."
         ) from None
+    except SomaError as error:
+        raise SomaError(f"{title(name)}: {error}") from None
 
 
 def title(name: str) -> str:
     return "standard input" if name == "-" else name
-
-
-@contextmanager
-def output() -> Iterator[None]:
-    """End the command without an error if the reader closes the pipe early (`| head`)."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,7 +6,7 @@ import codecs
 import sys
 from pathlib import Path
 
-from soma.commands.model_io import load_model, output
+from soma.commands.model_io import load_model
 from soma.errors import SomaError
 from soma.inference import Sampling
 from soma.inference.generation import Generation, generate
@@ -33,17 +33,16 @@ def sample(
     stream = load_model(model, k, device, threads).generation(prompt.encode(errors="surrogateescape"))
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     speakers = _Speakers(stream) if show_experts else None
-    with output():
-        for byte in generate(stream, sampling, length):
-            if speakers:
-                speakers.heard(byte[0])
-            if raw:
-                sys.stdout.buffer.write(byte)
-                sys.stdout.buffer.flush()
-            elif text := decoder.decode(byte):
-                print(text, end="", flush=True)
-        if not raw:
-            print(decoder.decode(b"", final=True))
+    for byte in generate(stream, sampling, length):
+        if speakers:
+            speakers.heard(byte[0])
+        if raw:
+            sys.stdout.buffer.write(byte)
+            sys.stdout.buffer.flush()
+        elif text := decoder.decode(byte):
+            print(text, end="", flush=True)
+    if not raw:
+        print(decoder.decode(b"", final=True))
     if speakers:
         speakers.summary()
 

@@ -143,11 +143,15 @@ class Training(Model):
         return self
 
 
+DEVICE = r"^(cpu|cuda(:\d+)?|mps)$"
+"""Names of torch's devices that engines run on."""
+
+
 class Compute(Model):
     engine: Literal["auto", "cpu", "triton", "torch", "reference"] = "auto"
     """Engine that computes the perturbed losses; they differ in speed and rounding; `auto` takes the best one
     available."""
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:\d+)?|mps)$")] = "cpu"
+    device: Annotated[str, Field(pattern=DEVICE)] = "cpu"
     """Torch device for training and evaluation: `cpu`, `cuda`, `cuda:1` or `mps`."""
     threads: Positive = 1
     """Threads of one training process."""

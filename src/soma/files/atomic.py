@@ -116,15 +116,23 @@ def write_bytes(target: Path, data: bytes) -> None:
 
 
 def write_json(target: Path, value: Any) -> None:
-    """Write readable, key-sorted JSON atomically."""
-    write_bytes(target, (json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode())
+    """Write readable, key-sorted JSON atomically; raise a `SomaError` for a number that JSON does not have."""
+    try:
+        text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise SomaError(
+            f"{target} cannot be written: a value is infinite or no number, which JSON cannot say."
+        ) from None
+    write_bytes(target, (text + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; raise a `SomaError` that names the file if it is missing or damaged."""
+    """Read JSON; raise a `SomaError` that names the file if it is missing, cannot be read, or is damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SomaError(f"{path} is missing; run the rule that makes it (snakemake {path}).") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise SomaError(f"{path} nests too deeply to be read; delete it and run the rule that makes it.") from None
+    except ValueError as error:  # not UTF-8, not JSON, or a number of thousands of digits
         raise SomaError(f"{path} is not readable JSON ({error}); delete it and run the rule that makes it.") from None

@@ -34,10 +34,17 @@ def describe_files(directory: Path, names: list[str]) -> dict[str, dict[str, Any
     }
 
 
+def listed(directory: Path, name: str) -> Path:
+    """Return the path of a file that a manifest lists; raise a `SomaError` if it is not inside the folder."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise SomaError(f"the manifest of {directory} lists {name!a}, which is not inside it; make the folder again.")
+    return directory / name
+
+
 def check_files(directory: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise a `SomaError` unless every file has the size and hash that a manifest recorded."""
     for name, known in files.items():
-        path = directory / name
+        path = listed(directory, name)
         if not path.exists():
             raise SomaError(f"{path} is missing although its manifest lists it; run the rule that makes it again.")
         if path.stat().st_size != known["bytes"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pkgutil import resolve_name
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 
+from soma.config.training import DEVICE
 from soma.errors import SomaError
 from soma.forward.engine import Engine
 
@@ -48,8 +50,7 @@ def choose(
     Raises:
         SomaError: if there is no such entry, or it or the device is not available here.
     """
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise SomaError(f"{setting}device is {device}, but torch sees no CUDA device here; use cpu or a CUDA machine.")
+    _check_device(device, setting)
     # cuDNN and cuBLAS may round operands to TF32 by default, which is too coarse for an eps of 1e-3 (DEVIATIONS.md).
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
@@ -66,6 +67,17 @@ def choose(
         raise SomaError(
             f"{setting}engine is triton, which is not installed; install a CUDA build of torch or use torch."
         ) from None
+
+
+def _check_device(device: str, setting: str) -> None:
+    if not re.fullmatch(DEVICE, device):
+        raise SomaError(f"{setting}device is {device!a}; use cpu, cuda, cuda:1 or mps.")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise SomaError(f"{setting}device is {device}, but torch sees no CUDA device here; use cpu or a CUDA machine.")
+    if device.startswith("cuda:") and int(device[5:]) >= torch.cuda.device_count():
+        raise SomaError(f"{setting}device is {device}, but torch numbers {torch.cuda.device_count()} of them from 0.")
+    if device == "mps" and not torch.backends.mps.is_available():
+        raise SomaError(f"{setting}device is mps, which this machine does not have; use cpu.")
 
 
 def _best(device: str) -> str:

@@ -5,12 +5,10 @@ A card contains only the given facts: a number that was not measured reads `not 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from pydantic import Field
 
 from soma.config.base import Model
+from soma.inference.manifest import Manifest
 
 COSTS = (
     "arithmetic operations",
@@ -65,20 +63,20 @@ class Card(Model):
     """Sentences, in addition to those that hold for every model of this kind."""
 
 
-def card(about: Mapping[str, Any], facts: Card, name: str) -> str:
+def card(about: Manifest, facts: Card, name: str) -> str:
     """Return README.md of a model's folder, from `ensemble.json` and the given facts."""
-    n, k, prefix, window = about["experts"], about["k"], about["prefix"], about["window"]
+    n, k, prefix, window = about.experts, about.k, about.prefix, about.window
     chosen = (
         f"a router reads the first {prefix} bytes of a text and chooses {k} of them, whose predictions are averaged"
-        if about["routed"]
+        if about.routing
         else f"the first {k} serve every text (there is no router), and their predictions are averaged"
     )
     lines = [
         f"# {name}",
         "",
-        f"A byte-level language model: {n} LSTM expert{'s' if n > 1 else ''} of width {about['width']} and depth "
-        f"{about['depth']}, {about['parameters']:,} parameters in all; {chosen}. Weights: run `{about['run']}`, "
-        f"`{about['iterate']}` iterate, update {about['update']}.",
+        f"A byte-level language model: {n} LSTM expert{'s' if n > 1 else ''} of width {about.width} and depth "
+        f"{about.depth}, {about.parameters:,} parameters in all; {chosen}. Weights: run `{about.run}`, "
+        f"`{about.iterate}` iterate, update {about.update}.",
         "",
         "## Use",
         "",
@@ -112,7 +110,7 @@ def card(about: Mapping[str, Any], facts: Card, name: str) -> str:
         "",
         "## Files",
         "",
-        "Weights are safetensors, the rest JSON and npz; no file contains code. `ensemble.json` has the SHA-256 of "
+        "Tensors are safetensors, the rest JSON; no file contains code. `ensemble.json` has the SHA-256 of "
         "every file but this one, and loading checks them.",
     ]
     return "\n".join(lines) + "\n"

@@ -26,6 +26,7 @@ class _Request(ctypes.Structure):
 
     _fields_ = (
         *((name, _int) for name in ("pairs", "time", "scored", "threads")),
+        ("rows", _long),
         *((name, _pointer) for name in ("expert", "sequence", "tokens")),
         ("stride", _long),
         *((name, _pointer) for name in ("states", "losses", "probabilities")),
@@ -43,13 +44,12 @@ class CompiledRunner(Runner):
         _, self._library = native.fastest(load, "the inference kernel", "the engine")
         tensors = (experts.theta, experts.distinct_heads)
         theta, head = (x.detach().to("cpu", torch.float32).contiguous() for x in tensors)
-        stride = head.stride(0) if len(head) > 1 else 0
-        spec, self._experts = experts.spec, len(experts)
+        spec, opened = experts.spec, _pointer()
         sizes = (spec.width, spec.depth, spec.embedding, len(experts))
-        weights = (theta.data_ptr(), theta.stride(0), head.data_ptr(), stride)
-        self._ensemble = self._library.soma_infer_open(*sizes, *weights)
-        if not self._ensemble:
-            raise MemoryError("no memory for the packed weights")
+        weights = (theta.data_ptr(), theta.numel(), head.data_ptr(), head.numel())
+        status = self._library.soma_infer_open(*sizes, *weights, ctypes.byref(opened))
+        _check(status, f"the kernel takes no {len(experts)} experts of {spec}")
+        self._ensemble = opened.value
         weakref.finalize(self, self._library.soma_infer_close, self._ensemble)
         self._state = int(self._library.soma_infer_state(self._ensemble))
 
@@ -88,27 +88,30 @@ class CompiledRunner(Runner):
     ) -> None:
         experts, rows = (np.ascontiguousarray(x, np.int32) for x in (expert, sequence))
         read = np.ascontiguousarray(tokens, np.uint8)
-        if not len(experts):
-            return
-        inside = experts.min() >= 0 and experts.max() < self._experts and rows.min() >= 0 and rows.max() < len(read)
-        if not inside or not 1 <= scored <= time:
-            raise ValueError(
-                f"pairs need experts in [0, {self._experts}) and sequences in [0, {len(read)}), scored positions must "
-                f"be in [1, {time}]; got {scored} scored positions"
-            )
         request = _Request(
             pairs=len(experts),
             time=time,
             scored=scored,
             threads=torch.get_num_threads(),
+            rows=len(read),
             expert=experts.ctypes.data,
             sequence=rows.ctypes.data,
             tokens=read.ctypes.data,
             stride=read.shape[1],
             **results,
         )
-        if self._library.soma_infer_run(self._ensemble, ctypes.byref(request)):
-            raise MemoryError("the inference kernel ran out of memory")
+        status = self._library.soma_infer_run(self._ensemble, ctypes.byref(request))
+        _check(
+            status, f"pairs need one of the experts and one of {len(read)} sequences, and 1 to {time} scored positions"
+        )
+
+
+def _check(status: int, wrong: str) -> None:
+    """Raise the error of a status of csrc/infer.cpp; `wrong` says what may be wrong with the arguments."""
+    if status == 1:
+        raise MemoryError("the inference kernel ran out of memory")
+    if status:
+        raise ValueError(wrong)
 
 
 def available() -> bool:
@@ -125,8 +128,7 @@ def load(isa: str) -> ctypes.CDLL | None:
     loaded = None if path is None else native.open_library(path)
     if path is None or loaded is None:
         return None
-    loaded.soma_infer_open.argtypes = [*(ctypes.c_int,) * 4, _pointer, _long, _pointer, _long]
-    loaded.soma_infer_open.restype = _pointer
+    loaded.soma_infer_open.argtypes = [*(ctypes.c_int,) * 4, _pointer, _long, _pointer, _long, _pointer]
     loaded.soma_infer_close.argtypes, loaded.soma_infer_close.restype = [_pointer], None
     loaded.soma_infer_state.argtypes, loaded.soma_infer_state.restype = [_pointer], _long
     loaded.soma_infer_run.argtypes = [_pointer, _pointer]

@@ -1,37 +1,38 @@
-"""Model folders: `weights.safetensors`, `features/` and `router/` as routing wrote them, `ensemble.json`, README.md.
+"""Model folders: `weights.safetensors`, the router (`routing.safetensors`, `vocabulary.json`), `ensemble.json`, a card.
 
-`ensemble.json` describes the ensemble and its intended use, and holds the hash of every file except the model card,
-which people may edit. It contains no code.
-
-Shapes: N experts, M parameters of a body, V = 256 bytes, H embedding width.
+`ensemble.json` (`soma.inference.manifest`) describes the ensemble and its intended use, and holds the hash of every
+file except README.md, the model card, which people may edit. No file contains code. A folder may come from a stranger:
+whatever is in it, reading ends with an ensemble or one sentence, and opens only regular files of bounded size.
 """
 
 from __future__ import annotations
 
-import shutil
+import os
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
 
 from soma.errors import SomaError
-from soma.files.atomic import atomic_directory, read_json, write_bytes, write_json
-from soma.files.hashes import describe_files, sha256_file, sha256_json
+from soma.files.atomic import atomic_directory, write_bytes, write_json
+from soma.files.hashes import describe_files, sha256_file
 from soma.inference.card import Card, card
+from soma.inference.manifest import MANIFEST, ROUTING, WEIGHTS, WORDS, Manifest, Shapes, printable
+from soma.inference.manifest import Routing as RoutingSizes
 from soma.models.experts import Experts
-from soma.models.spec import VOCABULARY, LSTMSpec
 from soma.routing.features import Features
 from soma.routing.router import Router
 from soma.runs import Iterate
-from soma.training.checkpoint import load_tensors, save_tensors
+from soma.training.checkpoint import save_tensors
 
-FORMAT = 1
-MANIFEST = "ensemble.json"
-WEIGHTS = "weights.safetensors"
-_ROUTING = {"features": ("features.json", "features.npz", "vocabulary.json"), "router": ("router.json", "router.npz")}
-_WRITTEN = (MANIFEST, WEIGHTS, "README.md", *(f"{kind}/{name}" for kind, names in _ROUTING.items() for name in names))
+_CARD = "README.md"
+_FILES = (MANIFEST, WEIGHTS, ROUTING, WORDS, _CARD)
+_VOCABULARY = TypeAdapter(list[Annotated[str, Field(min_length=1)]])
 
 
 def export(
@@ -47,8 +48,8 @@ def export(
     features: Path | None,
     router: Path | None,
     facts: Card,
-    sources: Mapping[str, Any],
-) -> dict[str, Any]:
+    sources: Mapping[str, str | None],
+) -> Manifest:
     """Write a model's folder, whole or not at all.
 
     Args:
@@ -57,7 +58,7 @@ def export(
         prefix, window: routed bytes, and bytes of a whole window.
         features, router: folders that routing wrote; both None if experts are not chosen by a router.
         facts: further facts for the model card.
-        sources: files that the weights were read from, with hashes; recorded unchanged.
+        sources: what weights and router were read from, with hashes; recorded unchanged.
 
     Returns:
         The content of `ensemble.json`.
@@ -68,96 +69,153 @@ def export(
     n, heads = len(experts), experts.distinct_heads
     if not 1 <= k <= n:
         raise SomaError(f"k = {k} experts cannot be averaged in an ensemble of {n}; choose k between 1 and {n}.")
-    if not bool(torch.isfinite(experts.theta).all() and torch.isfinite(heads).all()):
+    if not _finite(experts.theta, heads):
         raise SomaError(
             f"the weights of {run} ({iterate}, update {update}) are not all finite; export another milestone."
         )
-    routing = _routing(features, router, n)
-    record = {
-        "kind": "ensemble",
-        "format": FORMAT,
-        **asdict(experts.spec),
-        "experts": n,
-        "shared_head": experts.shares_head,
-        "parameters": experts.parameters,
-        "k": k,
-        "prefix": prefix,
-        "window": window,
-        "run": run,
-        "iterate": iterate,
-        "update": update,
-        "routed": bool(routing),
-        "sources": dict(sources),
-    }
-    with atomic_directory(output, _WRITTEN) as directory:
-        save_tensors(directory / WEIGHTS, {"bodies": experts.theta, "heads": heads}, {"run": run, "iterate": iterate})
+    routing = None if features is None or router is None else _matching(features, router, n)
+    with atomic_directory(output, _FILES) as directory:
+        weights = {"bodies": experts.theta.float(), "heads": heads.float()}
+        save_tensors(directory / WEIGHTS, weights, {"run": run, "iterate": iterate})
         names = [WEIGHTS]
-        for kind, source in routing.items():
-            (directory / kind).mkdir()
-            for name in _ROUTING[kind]:
-                shutil.copyfile(source / name, directory / kind / name)
-                names.append(f"{kind}/{name}")
-        record["files"] = describe_files(directory, names)
-        record["id"] = sha256_json(record)
-        write_json(directory / MANIFEST, record)
-        write_bytes(directory / "README.md", card(record, facts, output.name).encode())
-    return record
+        if routing is not None:
+            save_tensors(directory / ROUTING, _routing_tensors(routing), {})
+            write_json(directory / WORDS, routing.features.words)
+            names += [ROUTING, WORDS]
+        manifest = Manifest.seal(
+            width=experts.spec.width,
+            depth=experts.spec.depth,
+            embedding=experts.spec.embedding,
+            experts=n,
+            shared_head=len(heads) == 1,
+            parameters=experts.parameters,
+            k=k,
+            prefix=prefix,
+            window=window,
+            run=run,
+            iterate=iterate,
+            update=update,
+            routing=None if routing is None else _sizes(routing),
+            sources=dict(sources),
+            files=describe_files(directory, names),
+        )
+        write_json(directory / MANIFEST, manifest.model_dump(mode="json"))
+        write_bytes(directory / _CARD, card(manifest, facts, output.name).encode())
+    return manifest
 
 
-def read(directory: Path) -> tuple[Experts, Router | None, dict[str, Any]]:
+def read(directory: Path) -> tuple[Experts, Router | None, Manifest]:
     """Read experts, router and manifest of a model's folder.
 
     Raises:
-        SomaError: if the folder or a file is missing, or a file was altered.
+        SomaError: if the folder or a file is missing, was altered, or is not what `export` writes.
     """
-    about = _verified(directory)
-    spec = LSTMSpec(about["width"], about["depth"], about["embedding"])
-    tensors, _ = load_tensors(directory / WEIGHTS)
-    bodies, heads = tensors["bodies"], tensors["heads"]
-    shared = about["shared_head"] or about["experts"] == 1
-    expected = ((about["experts"], spec.size), (1 if shared else about["experts"], VOCABULARY, spec.embedding))
-    if (tuple(bodies.shape), tuple(heads.shape)) != expected:
-        raise SomaError(f"{directory / WEIGHTS} has sizes that differ from {MANIFEST}; export the run again.")
-    router = None
-    if about["routed"]:
-        router = Router.load(directory / "router", Features.load(directory / "features"))
-        if router.n != about["experts"]:
-            raise SomaError(
-                f"{directory / 'router'} has {router.n} clusters for {about['experts']} experts; export the run again."
-            )
-    return Experts.of(spec, bodies, heads), router, about
-
-
-def _verified(directory: Path) -> dict[str, Any]:
-    """Check every file against `ensemble.json` and return its content."""
     if not directory.is_dir():
         raise SomaError(f"there is no folder {directory}; name one that `soma export` wrote.")
-    path = directory / MANIFEST
-    if not path.exists():
-        raise SomaError(
-            f"{directory} has no {MANIFEST}, so it is not a model folder; name one that `soma export` wrote."
-        )
-    about = read_json(path)
-    if not isinstance(about, dict) or about.get("kind") != "ensemble":
-        raise SomaError(f"{path} does not describe an ensemble; name a folder that `soma export` wrote.")
-    if about.get("format") != FORMAT:
-        raise SomaError(f"{path} has format {about.get('format')}, this version reads {FORMAT}; export the run again.")
-    if about.get("id") != sha256_json({key: value for key, value in about.items() if key != "id"}):
-        raise SomaError(f"{path} was altered after it was written; export the run again.")
-    for name, known in about["files"].items():
+    try:
+        manifest = Manifest.read(directory)
+        _check_files(directory, manifest)
+        shapes = manifest.tensors()
+        weights = _tensors(directory / WEIGHTS, shapes[WEIGHTS])
+        router = None if manifest.routing is None else _router(directory, manifest.routing, shapes[ROUTING], manifest)
+    except OSError as error:
+        raise SomaError(f"{error.filename or directory} cannot be read: {error.strerror}.") from None
+    return Experts.of(manifest.spec, weights["bodies"], weights["heads"]), router, manifest
+
+
+def _check_files(directory: Path, manifest: Manifest) -> None:
+    """Check that every file is a regular one with the size and hash in the manifest, the sizes of all first."""
+    for name, known in manifest.files.items():
         file = directory / name
-        if not file.exists():
-            raise SomaError(f"{file} is missing; copy the whole folder again, or export the run again.")
-        if file.stat().st_size != known["bytes"] or sha256_file(file) != known["sha256"]:
-            raise SomaError(f"{file} was altered or truncated (its hash differs from {MANIFEST}); copy it again.")
-    return about
+        if not file.is_file():
+            raise SomaError(
+                f"{file} is missing, or is no regular file; copy the whole folder, or export the run again."
+            )
+        if file.stat().st_size != known.bytes:
+            raise SomaError(f"{file} was altered or truncated (its size differs from {MANIFEST}); copy it again.")
+    size, memory = sum(known.bytes for known in manifest.files.values()), _memory()
+    if size > memory:
+        raise SomaError(
+            f"{directory} needs {size:,} bytes of memory and this machine has {memory:,}; use a larger one."
+        )
+    for name, known in manifest.files.items():
+        if sha256_file(directory / name) != known.sha256:
+            raise SomaError(
+                f"{directory / name} was altered or truncated (its hash differs from {MANIFEST}); copy it again."
+            )
 
 
-def _routing(features: Path | None, router: Path | None, experts: int) -> dict[str, Path]:
-    """Return the folders to copy, after checking that they match each other and the number of experts."""
-    if features is None or router is None:
-        return {}
+def _memory() -> int:
+    """Return the bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _tensors(path: Path, expected: Shapes) -> dict[str, torch.Tensor]:
+    """Read a file of tensors, none of which is mapped before all have the expected name, dtype and shape."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            held = {name: (each.get_dtype(), tuple(each.get_shape())) for name, each in slices.items()}
+            if held != expected:
+                wrong = sorted(name for name in expected if held.get(name) != expected[name]) or ["another tensor"]
+                raise SomaError(
+                    f"{path} does not hold the tensors that {MANIFEST} describes (see {', '.join(wrong)}); "
+                    "export the run again."
+                )
+            tensors = {name: file.get_tensor(name) for name in expected}
+    except (SafetensorError, ValueError) as error:
+        raise SomaError(f"{path} is not a whole safetensors file ({printable(str(error))}); copy it again.") from None
+    if not _finite(*tensors.values()):
+        raise SomaError(f"{path} holds values that are not numbers; export another milestone.")
+    return tensors
+
+
+def _finite(*tensors: torch.Tensor) -> bool:
+    """Return True if all values are finite, in parts, so that the mask takes little memory."""
+    return all(bool(torch.isfinite(part).all()) for t in tensors for part in t.detach().reshape(-1).split(1 << 22))
+
+
+def _router(directory: Path, sizes: RoutingSizes, shapes: Shapes, manifest: Manifest) -> Router:
+    tensors = {name: tensor.numpy() for name, tensor in _tensors(directory / ROUTING, shapes).items()}
+    words = _words(directory / WORDS, sizes.words)
+    features = Features(words, tensors["idf"], tensors["components"], tensors["mean"], manifest.id)
+    return Router(features, tensors["centroids"], tensors["prices"], tensors["sizes"], sizes.assignment)
+
+
+def _words(path: Path, count: int) -> tuple[str, ...]:
+    """Read the vocabulary: different words that a terminal can show."""
+    try:
+        words = _VOCABULARY.validate_json(path.read_bytes(), strict=True)
+    except ValidationError:
+        raise SomaError(f"{path} is not a list of words; copy it again.") from None
+    if len(words) != count or len(set(words)) != count:
+        raise SomaError(f"{path} does not hold the {count} different words that {MANIFEST} says; copy it again.")
+    hidden = next((word for word in words if not word.isprintable()), None)
+    if hidden is not None:
+        raise SomaError(f"{path} has a word with unprintable characters, {ascii(hidden)[:80]}; do not use this model.")
+    return tuple(words)
+
+
+def _matching(features: Path, router: Path, experts: int) -> Router:
+    """Load a router, after checking that it matches its features and the number of experts."""
     loaded = Router.load(router, Features.load(features))
     if loaded.n != experts:
         raise SomaError(f"{router} has {loaded.n} clusters for {experts} experts; give the router that the run used.")
-    return {"features": features, "router": router}
+    return loaded
+
+
+def _sizes(router: Router) -> dict[str, Any]:
+    return {"words": len(router.features.words), "dims": router.features.dims, "assignment": router.assignment}
+
+
+def _routing_tensors(router: Router) -> dict[str, torch.Tensor]:
+    features = router.features
+    arrays: dict[str, NDArray[Any]] = {
+        "idf": features.idf_V,
+        "components": features.components_DV,
+        "mean": features.mean_D,
+        "centroids": router.centroids_KD,
+        "prices": router.prices_K,
+        "sizes": router.sizes_K,
+    }
+    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}

@@ -5,13 +5,14 @@ Shapes: N experts, n windows, K experts averaged per window, W window bytes, R r
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -22,14 +23,15 @@ from soma.evaluation.ensemble import mixture_losses
 from soma.forward.registry import choose, create
 from soma.inference import folder
 from soma.inference.generation import Generation, generate
+from soma.inference.manifest import Manifest
 from soma.inference.route import PrefixRouter
 from soma.inference.runner import Runner, grouped
 from soma.inference.sampling import Sampling
-from soma.inference.score import Score, cut, score_windows
+from soma.inference.score import Score, score_windows, windows_of
 from soma.models.experts import Experts
 
-_SEQUENCES = 4096
-"""Windows per call; their losses take 100 MB at the paper's sizes."""
+_LOSSES = 1 << 22
+"""Windows times their bytes, per call; the losses take 100 MB at the paper's k."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,8 @@ class Ensemble:
     """R, bytes that are routed."""
     window: int
     """W, bytes of a window."""
-    about: dict[str, Any]
-    """`ensemble.json` of the folder; empty for an ensemble built in code."""
+    about: Manifest | None = None
+    """`ensemble.json` of the folder; None for an ensemble built in code."""
     engine: str = "auto"
     """`cpu` (compiled kernel), `triton` (GPU kernels), `torch`, `evaluator` (bit-identical to evaluation), or `auto`,
     the fastest available."""
@@ -86,9 +88,9 @@ class Ensemble:
         model = cls(
             experts,
             None if router is None else PrefixRouter(router),
-            about["k"] if k is None else k,
-            about["prefix"],
-            about["window"],
+            about.k if k is None else k,
+            about.prefix,
+            about.window,
             about,
             engine,
             device,
@@ -124,10 +126,11 @@ class Ensemble:
         """
         scored = windows.shape[1] - 1 - self.prefix
         out = np.empty((len(windows), scored))
-        for first in range(0, len(windows), _SEQUENCES):
-            some = windows[first : first + _SEQUENCES]
-            chosen = self.select(some) if selected is None else selected[first : first + _SEQUENCES]
-            out[first : first + _SEQUENCES] = self._run(some, chosen, scored)
+        together = max(1, _LOSSES // windows.shape[1])
+        for first in range(0, len(windows), together):
+            some = windows[first : first + together]
+            chosen = self.select(some) if selected is None else selected[first : first + together]
+            out[first : first + together] = self._run(some, chosen, scored)
         return out
 
     def _run(self, windows: NDArray[np.uint8], selected: NDArray[np.integer], scored: int) -> NDArray[np.float64]:
@@ -136,22 +139,20 @@ class Ensemble:
         each[place] = self.runner.losses(expert, sequence, windows, scored)
         return mixture_losses(each.reshape(*selected.shape, scored))
 
-    def score(self, text: str | bytes) -> Score:
+    def score(self, text: str | bytes | IO[bytes]) -> Score:
         """Compute nats and bits per byte of a text, with an interval over its windows.
 
         The text is read like an evaluation set: in windows of W + 1 bytes, each from the zero state. The first R bytes
         of a window are routed and not scored, and windows overlap so that every later byte is scored once. The last
-        window may be shorter.
+        window may be shorter. An open binary file is read to its end in bounded memory.
 
         Raises:
-            SomaError: if the text is too short to score one byte.
+            SomaError: if the text is too short to score one byte, or the weights give no numbers.
         """
-        data = text.encode() if isinstance(text, str) else text
-        whole, rest = cut(data, self.window, self.prefix)
-        losses = list(self.losses(whole)) if len(whole) else []
-        if rest is not None:
-            losses += list(self.losses(rest))
-        return score_windows(losses)
+        if isinstance(text, str):
+            text = text.encode()
+        stream = io.BytesIO(text) if isinstance(text, bytes) else text
+        return score_windows(self.losses(windows) for windows in windows_of(stream, self.window, self.prefix))
 
     def route(self, text: str | bytes, k: int | None = None) -> Route:
         """Choose the experts of a text from its first R bytes, or fewer if it is shorter.

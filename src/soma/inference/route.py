@@ -49,12 +49,14 @@ class PrefixRouter:
         """Choose the k nearest experts of each text from its first `prefix` bytes, best first, int64 (n, K).
 
         Raises:
-            SomaError: if k is below 1 or larger than the number of experts.
+            SomaError: if k is below 1 or larger than the number of experts, or a score is not a number.
         """
         if not 1 <= k <= self.n:
             raise SomaError(f"k = {k} experts cannot be chosen from {self.n}; choose k between 1 and {self.n}.")
         vectors_nD = self.vectors([text[:prefix] for text in byte_strings(texts)])
         scores_nN = vectors_nD @ self._centroids_DN - self._offset_N
+        if not np.isfinite(scores_nN).all():
+            raise SomaError("the router gives scores that are not numbers; it is damaged.")
         ahead = min(k + 1, self.n)
         some = np.argpartition(-scores_nN, ahead - 1, axis=1)[:, :ahead] if ahead < self.n else None
         best = np.take_along_axis(scores_nN, some, axis=1) if some is not None else scores_nN

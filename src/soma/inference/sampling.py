@@ -41,9 +41,9 @@ class Sampling:
             out = np.zeros_like(probabilities)
             out[probabilities.argmax()] = 1
             return out
-        with np.errstate(divide="ignore"):
-            scaled = np.log(probabilities) / self.temperature
-        out = np.exp(scaled - scaled.max())
+        with np.errstate(divide="ignore", over="ignore"):
+            logs = np.log(probabilities)
+            out = np.exp((logs - logs.max()) / self.temperature)  # a tiny temperature leaves the likeliest alone
         order = np.argsort(-out, kind="stable")
         if self.top_k is not None:
             out[order[self.top_k :]] = 0

@@ -5,8 +5,9 @@ Shapes: n windows, W window bytes, R routed prefix bytes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from soma.errors import SomaError
 from soma.numerics.rng import Stream
 
 _DRAWS = 1000
+_READ = 1 << 22  # bytes of text held in memory at once
 _NUMBERS = 1 << 18  # random numbers held in memory at once
 _DOCUMENTS = 10
 """With fewer documents, an interval over documents says little, so windows are resampled instead."""
@@ -43,37 +45,44 @@ class Score:
         return self.nats / float(np.log(2))
 
 
-def cut(text: bytes, window: int, prefix: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8] | None]:
-    """Cut windows [n, W + 1] at a stride of W - R bytes, and a shorter last one [1, ...] if bytes are left.
+def windows_of(text: IO[bytes], window: int, prefix: int) -> Iterator[NDArray[np.uint8]]:
+    """Read a text as windows [n, W + 1] at a stride of W - R bytes, and a shorter last one [1, ...] if bytes are left.
 
-    Every byte from R + 1 on is scored once.
+    Every byte from R + 1 on is in one window's scored part. Memory is bounded, however long the text is.
 
     Raises:
         SomaError: if there are fewer than R + 2 bytes.
     """
-    data = np.frombuffer(text, np.uint8)
-    if not len(data):
+    step, data = window - prefix, b""
+    together = step * max(1, _READ // step)
+    enough = False
+    while some := text.read(together):
+        data += some
+        whole = (len(data) - prefix - 1) // step
+        if whole > 0:
+            rows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), window + 1)
+            yield np.ascontiguousarray(rows[: whole * step : step])
+            data, enough = data[whole * step :], True
+    if len(data) > prefix + 1:
+        yield np.frombuffer(data, np.uint8)[None].copy()
+    elif not data:
         raise SomaError("the text is empty; there is nothing to score.")
-    if len(data) < prefix + 2:
+    elif not enough:
         raise SomaError(
             f"the text has {len(data)} bytes, too few to score: the first {prefix} are routed and the next is an "
             f"input, so it needs at least {prefix + 2}."
         )
-    step = window - prefix
-    whole = (len(data) - prefix - 1) // step
-    starts = np.arange(whole) * step
-    windows = (
-        np.lib.stride_tricks.sliding_window_view(data, window + 1)[starts]
-        if whole
-        else np.empty((0, window + 1), np.uint8)
-    )
-    rest = data[whole * step :]
-    return np.ascontiguousarray(windows), rest[None].copy() if len(rest) > prefix + 1 else None
 
 
-def score_windows(losses: Sequence[NDArray[np.float64]]) -> Score:
-    """Compute the mean loss of one text's windows from the nats of every scored byte of each."""
-    sums = np.array([[row.sum(), len(row)] for row in losses])
+def score_windows(losses: Iterable[NDArray[np.float64]]) -> Score:
+    """Compute the mean loss of one text from batches of its windows: the nats of every scored byte, [n, S] each.
+
+    Raises:
+        SomaError: if a loss is not a number.
+    """
+    sums = np.concatenate([np.stack([rows.sum(axis=1), np.full(len(rows), rows.shape[1])], 1) for rows in losses])
+    if not np.isfinite(sums).all():
+        raise SomaError("the losses are not numbers; the model's weights are damaged or diverged.")
     return _score(sums, sums, "windows")
 
 

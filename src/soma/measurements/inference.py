@@ -20,7 +20,7 @@ def measure(at: Inputs) -> pd.DataFrame:
         windows = np.resize(data.windows, (requests, data.windows.shape[1]))
         run, router = opened.run, at.routers.router(opened.run)
         route = None if router is None else PrefixRouter(router)
-        ensemble = Ensemble(opened.experts(), route, k, data.prefix, run.window, {}, device=at.compute.device)
+        ensemble = Ensemble(opened.experts(), route, k, data.prefix, run.window, device=at.compute.device)
         timed = benchmark.measure(ensemble, windows, repeats=product["repeats"], warm_ups=product["warmups"])
         rows.append(timed | {"run": run.id, "seed": run.seed, "update": run.updates, "parameters": run.parameters})
     return pd.DataFrame(rows)

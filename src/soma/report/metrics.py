@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -40,8 +40,8 @@ def collect(
             control: {f"{row.ours} minus {row.theirs}": _ends(difference_of(row)) for row in rows.itertuples()}
             for control, rows in controls[controls["seeds"] > 0].groupby("control")
         },
-        "sizes": {row.arm: float(row.loss) for row in ends.itertuples()},
-        "references": {row.model: float(row.loss) for row in ngrams[ngrams["set"] == "test"].itertuples()},
+        "sizes": _numbers({row.arm: row.loss for row in ends.itertuples()}),
+        "references": _numbers({row.model: row.loss for row in ngrams[ngrams["set"] == "test"].itertuples()}),
         "verdicts": {name: sum(v == name for v in verdicts.values()) for name in sorted(set(verdicts.values()))},
         "counts": {"text": counted(judged_claims)},
         "claims": statuses,
@@ -55,12 +55,16 @@ def _losses(plan: Plan, rows: pd.DataFrame) -> dict[str, float]:
     for name in plan.config.products.fixed_size.arms:
         end, k = plan.arm_runs[name][0].updates, plan.arms[name].active
         own = rows[(rows["arm"] == name) & (rows["update"] == end) & (rows["k"] == k)]
-        out |= {f"{name} {row.split}".strip(): float(row.loss) for row in own.itertuples()}
+        out |= _numbers({f"{name} {row.split}".strip(): row.loss for row in own.itertuples()})
     return out
 
 
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Leave out what is infinite or not a number, which JSON cannot represent."""
+    return {name: float(value) for name, value in values.items() if math.isfinite(value)}
+
+
 def _ends(difference: Difference) -> dict[str, float | str]:
-    """Return a difference with its intervals, leaving out NaN, which JSON cannot represent, and which way it speaks."""
+    """Return a difference with its intervals, and which way it speaks."""
     names = ("mean", "low", "high", "seed_low", "seed_high", "seeds")
-    values = {name: float(getattr(difference, name)) for name in names}
-    return {n: value for n, value in values.items() if not math.isnan(value)} | {"speaks": difference.support()}
+    return _numbers({name: getattr(difference, name) for name in names}) | {"speaks": difference.support()}

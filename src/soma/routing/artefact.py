@@ -8,7 +8,7 @@ from typing import Any
 
 from soma.errors import SomaError
 from soma.files.atomic import read_json, write_json
-from soma.files.hashes import check_files, describe_files, sha256_json
+from soma.files.hashes import check_files, describe_files, listed, sha256_json
 
 _AGAIN = "delete it and rerun the rule that makes it."
 
@@ -37,7 +37,8 @@ def check(directory: Path, kind: str, *, contents: bool = True) -> dict[str, Any
         check_files(directory, manifest["files"])
         return manifest
     for name, known in manifest["files"].items():
-        size = (directory / name).stat().st_size if (directory / name).exists() else "no"
+        file = listed(directory, name)
+        size = file.stat().st_size if file.exists() else "no"
         if size != known["bytes"]:
-            raise SomaError(f"{directory / name} has {size} bytes where {path.name} says {known['bytes']}; {_AGAIN}")
+            raise SomaError(f"{file} has {size} bytes where {path.name} says {known['bytes']}; {_AGAIN}")
     return manifest

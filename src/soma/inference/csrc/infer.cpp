@@ -275,6 +275,7 @@ struct Ensemble {
 
 struct Request {
     int32_t pairs, time, scored, threads;  // P, T; outputs cover the last `scored` positions
+    int64_t rows;                          // of `tokens`
     const int32_t *expert, *sequence;      // of each pair, [P]; pairs of one expert are adjacent
     const uint8_t* tokens;                 // rows of `stride` bytes, one per sequence
     int64_t stride;
@@ -495,6 +496,36 @@ std::vector<Job> jobs(const Request& r) {
     return out;
 }
 
+// Status of a call.
+enum Status : int { DONE = 0, NO_MEMORY = 1, WRONG_ARGUMENTS = 2 };
+
+constexpr int MOST_WIDTH = 1 << 14, MOST_DEPTH = 1 << 8, MOST_EXPERTS = 1 << 16, MOST_THREADS = 1 << 12,
+              MOST_PAIRS = 1 << 30;
+
+bool within(int64_t value, int64_t most) { return value >= 1 && value <= most; }
+
+// Return true if the sizes are an ensemble's, and the arrays, of that many floats, hold its bodies and heads.
+bool fits(const Sizes& s, int experts, const float* theta, int64_t floats, const float* head, int64_t head_floats) {
+    if (!within(s.width, MOST_WIDTH) || !within(s.depth, MOST_DEPTH) || !within(s.embedding, MOST_WIDTH)) return false;
+    const int64_t d = s.width, h = s.embedding, heads = head_floats / (VOCABULARY * h);
+    const int64_t body = s.depth * (16 * d * d + 2 * d) + d + (s.projected() ? 2 * h * d : 0);
+    return within(experts, MOST_EXPERTS) && theta && floats == experts * body && head &&
+           head_floats == heads * VOCABULARY * h && (heads == 1 || heads == experts);
+}
+
+// Return true if a request reads only what it was given.
+bool fits(const Ensemble& m, const Request& r) {
+    const int64_t read = int64_t{r.time} + (r.losses ? 1 : 0);
+    if (r.pairs < 0 || r.pairs > MOST_PAIRS || !within(r.threads, MOST_THREADS)) return false;
+    if (!within(r.scored, r.time) || r.stride < read) return false;
+    if (r.pairs && !(r.expert && r.sequence && r.tokens)) return false;
+    for (int i = 0; i < r.pairs; ++i)
+        if (r.expert[i] < 0 || r.expert[i] >= static_cast<int>(m.all.size()) || r.sequence[i] < 0 ||
+            r.sequence[i] >= r.rows)
+            return false;
+    return true;
+}
+
 bool run(const Ensemble& m, const Request& r) {
     const std::vector<Job> all = jobs(r);
     if (all.empty()) return true;
@@ -525,15 +556,20 @@ bool run(const Ensemble& m, const Request& r) {
 
 EXPORT int soma_infer_request_bytes() { return sizeof(soma::Request); }
 
-// Pack theta [N, M] and head [N, V, H], with rows `*_stride` floats apart; a head_stride of 0 means one shared head.
-// Return null if out of memory.
-EXPORT void* soma_infer_open(int width, int depth, int embedding, int experts, const float* theta, int64_t theta_stride,
-                             const float* head, int64_t head_stride) {
+// Pack theta [N, M] and head, [N, V, H] or one [1, V, H] that all share, given with their sizes in floats, and set
+// *ensemble. Return a status.
+EXPORT int soma_infer_open(int width, int depth, int embedding, int experts, const float* theta, int64_t theta_floats,
+                           const float* head, int64_t head_floats, void** ensemble) {
+    const soma::Sizes sizes{width, depth, embedding};
+    if (!soma::fits(sizes, experts, theta, theta_floats, head, head_floats)) return soma::WRONG_ARGUMENTS;
+    const int64_t head_size = int64_t{soma::VOCABULARY} * embedding;
     try {
-        return new soma::Ensemble({width, depth, embedding}, experts, theta, theta_stride, head, head_stride);
+        *ensemble = new soma::Ensemble(sizes, experts, theta, theta_floats / experts, head,
+                                       head_floats > head_size ? head_size : 0);
     } catch (const std::bad_alloc&) {
-        return nullptr;
+        return soma::NO_MEMORY;
     }
+    return soma::DONE;
 }
 
 EXPORT void soma_infer_close(void* ensemble) { delete static_cast<soma::Ensemble*>(ensemble); }
@@ -541,7 +577,9 @@ EXPORT void soma_infer_close(void* ensemble) { delete static_cast<soma::Ensemble
 // Return the number of floats in one pair's state.
 EXPORT int64_t soma_infer_state(const void* ensemble) { return static_cast<const soma::Ensemble*>(ensemble)->s.state(); }
 
-// Return 0, or 1 if out of memory.
+// Return a status.
 EXPORT int soma_infer_run(const void* ensemble, const soma::Request* r) {
-    return !soma::run(*static_cast<const soma::Ensemble*>(ensemble), *r);
+    const auto& m = *static_cast<const soma::Ensemble*>(ensemble);
+    if (!soma::fits(m, *r)) return soma::WRONG_ARGUMENTS;
+    return soma::run(m, *r) ? soma::DONE : soma::NO_MEMORY;
 }
