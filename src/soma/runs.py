@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer
+from pydantic import SerializerFunctionWrapHandler, ValidationError, model_serializer
 
-from soma.config.base import Model
+from soma.config.base import Model, read_as
 from soma.config.training import Training
+from soma.errors import SomaError
 from soma.models.count import ensemble_parameters, spsa_forwards, training_operations
 from soma.models.gru_spec import GRUSpec
 from soma.models.gru_spec import operations_per_token as gru_operations_per_token
@@ -128,3 +130,16 @@ def operations_of(settings: Training, updates: int) -> int:
         experts=settings.experts,
         updates=updates,
     )
+
+
+def recorded(part: Path) -> RunSpec:
+    """Return the run that a part's `run.json` records.
+
+    Raises:
+        SomaError: if the file is missing, damaged or of another version.
+    """
+    record = read_as(dict[str, Any], part / "run.json")
+    try:
+        return RunSpec.model_validate(record.get("run"))
+    except ValidationError:
+        raise SomaError(f"{part / 'run.json'} is not a run record that this version can read; pull it again.") from None

@@ -11,15 +11,17 @@ import pandas as pd
 from soma import layout
 from soma.analysis.claims import verdicts
 from soma.catalogue import Facts, Histories, Losses, Read, Verdicts
+from soma.config.base import read_as
 from soma.config.campaign import Config
 from soma.evaluation.rows import COLUMNS, KEYS
 from soma.files.atomic import read_json
+from soma.files.tables import read_rows
 from soma.plan import Plan, make_plan
 
 
 def load_plan(settings: Path) -> Plan:
     """Return the plan of the campaign whose settings a step was given."""
-    return make_plan(Config.model_validate(read_json(settings)))
+    return make_plan(read_as(Config, settings))
 
 
 def load(reads: Iterable[Read], plan: Plan, results: Path) -> list[Any]:
@@ -35,18 +37,18 @@ def load(reads: Iterable[Read], plan: Plan, results: Path) -> list[Any]:
 def _load(read: Read, plan: Plan, results: Path) -> Any:
     match read:
         case str():
-            return pd.read_parquet(results / layout.rows(read))
+            return read_rows(results / layout.rows(read))
         case Losses():
-            frames = [pd.read_parquet(results / file) for file in layout.losses(read, plan)]
+            frames = [read_rows(results / file) for file in layout.losses(read, plan)]
             frames = frames or [pd.DataFrame(columns=list(COLUMNS))]  # a product may have no arms
             # A run shared by two groups was evaluated in both.
             return pd.concat(frames, ignore_index=True).drop_duplicates(list(KEYS))
         case Histories():
             return {
-                run: pd.concat([pd.read_parquet(results / file) for file in files])
+                run: pd.concat([read_rows(results / file) for file in files])
                 for run, files in layout.histories(read, plan).items()
             }
         case Facts():
             return {name: read_json(results / file) for name, file in layout.facts(read, plan).items()}
         case Verdicts():
-            return verdicts(plan, lambda name: pd.read_parquet(results / layout.rows(name)))
+            return verdicts(plan, lambda name: read_rows(results / layout.rows(name)))

@@ -12,7 +12,8 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     options = {k: v for k, v in vars(args).items() if k not in ("log", "command", "room", "forks")}
     try:
-        _start_logging(args.log)
         _print_anything()
-        _run(args.room, args.command, options)
+        with _logging(args.log):
+            return _ended(args.room, args.command, options)
+    except OSError as error:  # --log names no file that can be written
+        log.error(disk_errors.sentence(error))
+        return 1
+
+
+def _ended(room: str, command: str, options: dict[str, Any]) -> int:
+    """Run a subcommand and return its exit status, after saying what was wrong."""
+    try:
+        _run(room, command, options)
         sys.stdout.flush()
     except SomaError as error:
         log.error(str(error))
@@ -47,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         sentence = disk_errors.sentence(error)
         if sentence is None:
-            log.exception(_UNEXPECTED, args.command)
+            log.exception(_UNEXPECTED, command)
             return 2
         log.error(sentence)
         _give_up_output()
@@ -56,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         log.error("interrupted")
         return 130
     except Exception:
-        log.exception(_UNEXPECTED, args.command)
+        log.exception(_UNEXPECTED, command)
         return 2
     return 0
 
@@ -78,10 +88,13 @@ def _give_up_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+_THREADS = 1024
+"""Threads of a process, at most."""
 _UNEXPECTED = "unexpected error in `soma %s`; please report it with this trace"
 
 
-def _start_logging(path: Path | None) -> None:
+@contextmanager
+def _logging(path: Path | None) -> Iterator[None]:
     """Send messages to the terminal and, with --log, to the rule's log file."""
     logging.raiseExceptions = False  # on a full disk the log cannot be written either; do not report that as well
     handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
@@ -89,6 +102,11 @@ def _start_logging(path: Path | None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handlers.append(logging.FileHandler(path, mode="w", encoding="utf-8"))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", handlers=handlers)
+    try:
+        yield
+    finally:
+        for handler in handlers[1:]:
+            handler.close()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -105,6 +123,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(room: str, command: str, options: dict[str, Any]) -> None:
     """Call the function that a subcommand names, in the module of its name, in a room of `soma`."""
+    if not 1 <= options.get("threads", 1) <= _THREADS:
+        raise SomaError(f"--threads is {options['threads']}; give 1 to {_THREADS}.")
     if "threads" in options:
         os.environ["OMP_NUM_THREADS"] = str(options["threads"])  # before torch is imported
     function = command.replace("-", "_")

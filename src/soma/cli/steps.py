@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from soma.catalogue import FIGURES, MEASUREMENTS, SUMMARIES, TABLES
+
 _ROLES = ("validation", "test", "external")
 _BENCHMARKED = (
     "download", "encode", "evaluation-set", "fit-features", "transform", "fit-router", "assign", "shard",
@@ -58,16 +60,16 @@ def add_commands(commands: Any) -> None:
         "train", "validation", "test", "external", "output")  # fmt: skip
     add("choose", "Name the runs of the best setting of the search", "settings", "validation", "output")
     c = add("measure", "Take one measurement at saved checkpoints", "settings", "results", "output")
-    c.add_argument("--name", required=True)
+    c.add_argument("--name", choices=MEASUREMENTS, metavar="NAME", required=True)
     _compute_options(c)
 
     c = add("summarise", "Compute rows that tables and figures show", "settings", "results", "output")
-    c.add_argument("--name", required=True)
+    c.add_argument("--name", choices=SUMMARIES, metavar="NAME", required=True)
     c = add("summarise-costs", "Add up the six cost quantities of every run", "settings", "runs", "output")
     c.add_argument("--benchmarks", type=Path, nargs="+", required=True)
-    for name, summary in (("table", "Write one table"), ("figure", "Draw one figure")):
+    for name, summary, entries in (("table", "Write one table", TABLES), ("figure", "Draw one figure", FIGURES)):
         c = add(name, summary, "settings", "results", "paper", "output")
-        c.add_argument("--name", required=True)
+        c.add_argument("--name", choices=entries, metavar="NAME", required=True)
     add("metrics", "Write the numbers that `dvc metrics` shows", "settings", "results", "output")
     add("summary", "Write the first page of a campaign", "settings", "results", "paper", "output")
 

@@ -7,15 +7,14 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from soma.errors import SomaError
 from soma.evaluation.published import Published
 from soma.files.atomic import read_json
+from soma.files.tables import read_rows
 from soma.inference.card import COSTS, Card, Cost, Loss
 from soma.inference.folder import export as write_folder
 from soma.inference.manifest import Manifest
-from soma.runs import Iterate, RunSpec
+from soma.runs import Iterate, RunSpec, recorded
 
 _LICENCES = {
     "sotu": "public domain (works of the US federal government)",
@@ -31,7 +30,7 @@ def export(campaign: Path, run: str, output: Path, iterate: Iterate, k: int | No
     parts = sorted(path.parent for path in (campaign / "runs" / run).glob("*/run.json"))
     if not parts:
         raise SomaError(f"{campaign} has no trained run `{run}`; name a folder of {campaign / 'runs'}, or train it.")
-    record = RunSpec.model_validate(read_json(parts[0] / "run.json")["run"])
+    record = recorded(parts[0])
     export_run(record, parts, _head_part(record, campaign), campaign, output, iterate=iterate, k=k)
 
 
@@ -153,7 +152,7 @@ def _rows(path: Path, run: RunSpec, where: Mapping[str, Any]) -> Iterator[dict[s
     """Yield a measurement's rows for one run at the end of its budget."""
     if not path.exists():
         return
-    rows = pd.read_parquet(path)
+    rows = read_rows(path)
     for column, value in {"run": run.id, "update": run.updates, **where}.items():
         rows = rows[rows[column] == value]
     yield from rows.to_dict("records")

@@ -13,12 +13,8 @@ import torch
 from soma.errors import SomaError
 from soma.inference import Ensemble
 
-_THREADS = 1024
-
 
 def load_model(model: Path, k: int | None, device: str, threads: int) -> Ensemble:
-    if not 1 <= threads <= _THREADS:
-        raise SomaError(f"--threads is {threads}; give 1 to {_THREADS}.")
     torch.set_num_threads(threads)
     return Ensemble.load(model, k=k, device=device)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from soma.config.campaign import BASE, load
+from soma.errors import SomaError
 from soma.models.count import operations_per_token
 from soma.plan import Plan, make_plan
 from soma.report.paper import PaperValues
@@ -19,6 +20,8 @@ _PILOT = {"one core of the pilot's CPU, 75 GF/s": 7.5e10}
 
 def plan(configfile: Sequence[Path], rate: float | None) -> None:
     """Print the expected cost of a campaign."""
+    if rate is not None and not 1 <= rate <= 1e30:
+        raise SomaError(f"--rate is {rate}; give the operations per second of your device, such as 1e12.")
     print("\n".join(_plan_lines(make_plan(load(BASE, *configfile)), rate)))
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from soma.catalogue import MEASUREMENTS
 from soma.commands.replay.comparison import Agreement, Allowed, Comparison, Different
 from soma.files.atomic import read_json, write_json
 from soma.files.hashes import sha256_file
+from soma.files.tables import read_rows
 
 ALLOWED = Allowed("sums of numpy and torch, which depend on the processor", digits=6)
 """Allowed difference between numbers in rows, whose bytes depend on the processor."""
@@ -123,7 +123,7 @@ Named = Iterator[tuple[str, NDArray[Any]]]
 
 
 def _rows(path: Path) -> Named:
-    frame = pd.read_parquet(path)
+    frame = read_rows(path)
     for name in frame.columns:
         column = frame[name]
         yield name, column.to_numpy() if column.dtype.kind == "f" else np.array([repr(v) for v in column])

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from soma.errors import SomaError
+from soma.files.atomic import read_json
 
 
 def _different(values: tuple[int, ...]) -> tuple[int, ...]:
@@ -47,3 +51,24 @@ class Model(BaseModel):
                 if isinstance(each, bool) and field is not None and field.annotation is not bool:
                     raise ValueError(f"`{key}` is {str(each).lower()}, which is no number or text")
         return values
+
+
+T = TypeVar("T")
+
+
+def read_as(kind: type[T], path: Path) -> T:
+    """Read a JSON file that holds a value of this type.
+
+    Raises:
+        SomaError: if it is missing or damaged, or holds anything else.
+    """
+    value = read_json(path)
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(word) for word in first["loc"])
+        why = f"{place}: {first['msg']}" if place else first["msg"]
+        raise SomaError(
+            f"{path} does not hold what it should ({why}); delete it and run the rule that makes it."
+        ) from None

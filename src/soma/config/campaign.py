@@ -212,15 +212,13 @@ def resolve(raw: Mapping[str, Any], where: str = "configuration") -> Config:
         SomaError: one sentence per problem, each naming the key.
     """
     raw = dict(raw)
-    training = raw.get("training") or {}
-    recipes = {k: v for k, v in (raw.get("recipes") or {}).items() if v is not None}
-    arms = {k: v for k, v in (raw.get("arms") or {}).items() if v is not None}
-    if isinstance(training, Mapping):
+    training, recipes, arms = (_given(raw.get(key)) for key in ("training", "recipes", "arms"))
+    if all(isinstance(part, Mapping) for part in (training, recipes, arms)):
         for name, arm in arms.items():
             if not isinstance(arm, Mapping):
                 continue
             recipe = arm.get("recipe")
-            if recipe is not None and recipe not in recipes:
+            if recipe is not None and (not isinstance(recipe, str) or recipe not in recipes):
                 known = ", ".join(sorted(recipes)) or "none"
                 raise SomaError(
                     f"{where}: arms.{name}.recipe is `{recipe}`, which `recipes` does not define (it defines: {known})."
@@ -230,12 +228,23 @@ def resolve(raw: Mapping[str, Any], where: str = "configuration") -> Config:
             raw["seed_run"] = merge(training, raw["seed_run"])
     raw["recipes"], raw["arms"] = recipes, arms
     if isinstance(products := raw.get("products"), Mapping) and isinstance(rates := products.get("rates"), Mapping):
-        raw["products"] = {**products, "rates": {k: v for k, v in rates.items() if v is not None}}
-    raw["untestable"] = {k: v for k, v in (raw.get("untestable") or {}).items() if v is not None}
+        raw["products"] = {**products, "rates": _given(rates)}
+    raw["untestable"] = _given(raw.get("untestable"))
     try:
         return Config.model_validate(raw)
     except ValidationError as error:
         raise SomaError(f"{where}: " + "; ".join(_sentence(e) for e in _first(error.errors()))) from None
+
+
+def _given(value: Any) -> Any:
+    """Return a mapping without the keys that an overlay set to null; whatever else stands in its place is kept."""
+    return (
+        {k: v for k, v in value.items() if v is not None}
+        if isinstance(value, Mapping)
+        else {}
+        if value is None
+        else value
+    )
 
 
 def _first(errors: Sequence[Any]) -> list[Any]:
@@ -273,6 +282,8 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen: set[str] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise ConstructorError(None, None, "a key must be one word", key.start_mark)
             if key.value in seen:
                 raise ConstructorError(None, None, f"the key `{key.value}` stands twice", key.start_mark)
             seen.add(key.value)
@@ -298,7 +309,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         value = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except FileNotFoundError:
         raise SomaError(f"{path} does not exist; name a configuration file that does.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise SomaError(f"{path} nests too deeply to be read; write it in a plainer form.") from None
+    except (yaml.YAMLError, ValueError) as error:  # not UTF-8, or no date or number that Python has
         raise SomaError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(value, dict):
         raise SomaError(f"{path} must contain a mapping of keys at its top level.")

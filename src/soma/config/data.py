@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from soma.config.base import Line, Model, Positive
+from soma.config.base import Line, Model, Positive, Seed
 
 
 class PackageSource(Model):
@@ -90,6 +90,13 @@ class External(Model):
     """Maximum number of windows per split, spread evenly over it."""
     stride: Positive | None = None
     """Bytes from one window to the next inside a document; null: the number of scored bytes."""
+
+
+class WindowSettings(Model):
+    """Settings of the steps that read windows of the training text."""
+
+    seed: Seed
+    window: Positive
 
 
 class Data(Model):

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from soma.config.data import Data, HeldOut
@@ -18,6 +17,7 @@ from soma.data.sets import EvaluationSet, ExternalSet, TestSet, ValidationSet, w
 from soma.data.sources import same_ids
 from soma.data.windows import TrainWindows, expert_validation_mask
 from soma.errors import SomaError
+from soma.files.tables import read_table
 from soma.numerics.groups import rank_within
 from soma.numerics.rng import Stream
 
@@ -52,7 +52,7 @@ def build_held_out(
     held = data.validation if role == "validation" else data.test
     read_encoded(role_directory, role)
     train = TrainWindows(train_directory, data.window)
-    documents = pq.read_table(role_directory / "documents.parquet")
+    documents = read_table(role_directory / "documents.parquet")
     tally = _Tally.over(documents)
     quota = _deal_windows(role, data, held, seed, train_directory, documents, tally)
 
@@ -202,7 +202,7 @@ def build_external(data: Data, train_directory: Path, corpus_directory: Path, ou
     window, external = data.window, data.external
     stride = external.stride or window - data.prefix
     read_encoded(corpus_directory, "external")
-    documents = pq.read_table(corpus_directory / "documents.parquet")
+    documents = read_table(corpus_directory / "documents.parquet")
     lengths = documents.column("length").to_numpy()
     tally = _Tally.over(documents)
     tally.leave_out("too_short", lengths < window + 1)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from soma.data.windows import TrainWindows
+from soma.files.tables import damaged
 from soma.numerics.rng import Stream
 
 SUBSTRING = 128
@@ -35,7 +36,8 @@ def shared_values(train_directory: Path, documents: pa.Table, columns: Sequence[
     """
     wanted = {name: pc.unique(documents.column(name)) for name in columns}
     matches: dict[str, list[pa.Array]] = {name: [pa.array([], wanted[name].type)] for name in columns}
-    with pq.ParquetFile(train_directory / "documents.parquet") as index:
+    path = train_directory / "documents.parquet"
+    with damaged(path), pq.ParquetFile(path) as index:
         for batch in index.iter_batches(batch_size=1 << 20, columns=list(columns)):
             for name in columns:
                 here = batch.column(name)

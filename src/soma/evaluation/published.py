@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.data.sets import EvaluationSet
-from soma.files.atomic import read_json
 from soma.models.experts import Experts
 from soma.models.lstm import initialise
 from soma.numerics.rng import Stream
 from soma.routing.features import Features
 from soma.routing.router import Router
-from soma.runs import Iterate, RunSpec
+from soma.runs import Iterate, RunSpec, recorded
 from soma.training.checkpoint import Checkpoints
 
 
@@ -78,5 +77,5 @@ def _frozen_head(run: RunSpec, head: Path | None) -> Tensor | None:
         return None
     if head is None:
         return initialise(run.model, Stream.named(run.seed, run.kind, "init"))[1]
-    source = RunSpec.model_validate(read_json(head / "run.json")["run"])
+    source = recorded(head)
     return Checkpoints.open(source, {head.name: head}).heads(source.updates, "last")[0]

@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from soma.config.routing import Routing
 from soma.errors import SomaError
+from soma.files.arrays import open_array
 from soma.files.atomic import atomic_directory, atomic_path, read_json, write_json
 from soma.numerics.rng import Stream
 from soma.routing.artefact import check, seal
@@ -203,15 +204,7 @@ def open_vectors(path: Path) -> NDArray[np.float32]:
     Raises:
         SomaError: missing, truncated, or not a float32 matrix.
     """
-    try:
-        vectors_ND = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise SomaError(f"{path} is missing; run the rule that makes it (snakemake {path}).") from None
-    except (ValueError, OSError, EOFError) as error:
-        raise SomaError(f"{path} is damaged ({error}); delete it and run the rule that makes it.") from None
-    if not isinstance(vectors_ND, np.ndarray) or vectors_ND.dtype != np.float32 or vectors_ND.ndim != 2:
-        raise SomaError(f"{path} is not a float32 matrix; delete it and run the rule that makes it.")
-    return vectors_ND
+    return open_array(path, np.float32, 2)
 
 
 def _tfidf(dtype: type[np.floating[Any]]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soma.errors import SomaError
+from soma.files.arrays import open_array
 from soma.files.atomic import atomic_directory
 from soma.numerics.rng import Stream
 from soma.routing.artefact import check, seal
@@ -43,7 +44,7 @@ class Shards:
             SomaError: missing, truncated, or not this kind of artefact.
         """
         manifest = check(directory, "shards", contents=False)
-        ids = {name[:-4]: np.load(directory / name, mmap_mode="r", allow_pickle=False) for name in _FILES}
+        ids = {name[:-4]: open_array(directory / name, np.uint32, 1) for name in _FILES}
         return cls(directory, manifest, ids)
 
     @property

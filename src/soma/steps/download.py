@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from pydantic import TypeAdapter
-
+from soma.config.base import Model, read_as
 from soma.config.data import Source
 from soma.data import download as documents
-from soma.files.atomic import read_json
+
+
+class Settings(Model):
+    source: Source
 
 
 def download(settings: Path, output: Path) -> None:
     """Download all documents of a source to `output`."""
-    source: Any = TypeAdapter(Source).validate_python(read_json(settings)["source"])
-    documents.download(source, output)
+    documents.download(read_as(Settings, settings).source, output)

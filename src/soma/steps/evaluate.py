@@ -9,11 +9,12 @@ from typing import Any
 import pandas as pd
 import torch
 
+from soma.config.base import read_as
 from soma.config.training import Compute
 from soma.data.sets import EvaluationSet
 from soma.evaluation.documents import Role, evaluate_run, open_set
 from soma.evaluation.published import Published, Routers
-from soma.files.atomic import atomic_path, read_json
+from soma.files.atomic import atomic_path
 from soma.forward.engine import Engine
 from soma.forward.registry import create
 
@@ -35,9 +36,11 @@ def evaluate(
         runs, routing: folders of all runs, and of features and routers.
     """
     torch.set_num_threads(threads)
-    how = Compute.model_validate(read_json(compute))
+    how = read_as(Compute, compute)
     engine = create(how.engine, how.device)
-    rows = evaluate_runs(read_json(settings), runs, Routers(routing), open_set(role, windows), engine)
+    rows = evaluate_runs(
+        read_as(list[dict[str, Any]], settings), runs, Routers(routing), open_set(role, windows), engine
+    )
     with atomic_path(output) as path:
         rows.to_parquet(path, index=False)
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from soma.config.base import read_as
+from soma.config.data import WindowSettings
 from soma.config.routing import Routing
 from soma.data.windows import TrainWindows
-from soma.files.atomic import read_json
 from soma.routing.features import build_features
+
+
+class Settings(WindowSettings):
+    routing: Routing
 
 
 def fit_features(settings: Path, train: Path, output: Path) -> None:
     """Fit vocabulary, tf-idf weights and SVD on a sample of the training windows."""
-    read = read_json(settings)
-    windows = TrainWindows(train, read["window"])
-    build_features(windows, Routing.model_validate(read["routing"]), read["seed"], output)
+    read = read_as(Settings, settings)
+    windows = TrainWindows(train, read.window)
+    build_features(windows, read.routing, read.seed, output)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
+from soma.config.base import Model, Seed, read_as
 from soma.config.routing import Routing
-from soma.files.atomic import read_json
-from soma.routing.features import Features, sample_ids
+from soma.routing.features import Features, open_vectors, sample_ids
 from soma.routing.router import build_router
+
+
+class Settings(Model):
+    seed: Seed
+    routing: Routing
 
 
 def fit_router(settings: Path, features: Path, vectors: Path, experts: int, output: Path) -> None:
     """Fit balanced centroids of N clusters."""
-    read = read_json(settings)
-    routing = Routing.model_validate(read["routing"])
+    read = read_as(Settings, settings)
     loaded = Features.load(features)
-    ids = sample_ids(len(np.load(vectors, mmap_mode="r", allow_pickle=False)), routing, read["seed"])
-    build_router(vectors, ids, loaded, experts, routing, read["seed"], output)
+    ids = sample_ids(len(open_vectors(vectors)), read.routing, read.seed)
+    build_router(vectors, ids, loaded, experts, read.routing, read.seed, output)

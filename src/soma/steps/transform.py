@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from soma.config.base import read_as
+from soma.config.data import WindowSettings
 from soma.data.windows import TrainWindows
-from soma.files.atomic import read_json
 from soma.routing.features import Features, transform_all
 
 
 def transform(settings: Path, train: Path, features: Path, output: Path, workers: int) -> None:
     """Compute features of every training window."""
-    transform_all(TrainWindows(train, read_json(settings)["window"]), Features.load(features), output, workers)
+    transform_all(
+        TrainWindows(train, read_as(WindowSettings, settings).window), Features.load(features), output, workers
+    )

@@ -17,17 +17,18 @@ import pyarrow.parquet as pq
 import torch
 
 from soma.accounting.machine import device_name
+from soma.config.base import read_as
 from soma.config.training import Compute
 from soma.data.windows import TrainWindows
 from soma.errors import SomaError
-from soma.files.atomic import atomic_directory, read_json, write_json
+from soma.files.atomic import atomic_directory, write_json
 from soma.files.hashes import sha256_file, sha256_json
 from soma.forward import distributed
 from soma.forward.engine import Engine
 from soma.forward.registry import create
 from soma.models.experts import Experts
 from soma.routing.shards import Shards
-from soma.runs import RunSpec, part_experts
+from soma.runs import RunSpec, part_experts, recorded
 from soma.training.checkpoint import Checkpoints
 from soma.training.checkpoint import publish as publish_weights
 from soma.training.finished import publish, seal, whole
@@ -81,8 +82,8 @@ def train_part(
         code: the code of the step, as the workflow records it.
     """
     distributed.launch(workers)
-    run = RunSpec.model_validate(read_json(settings))
-    how = Compute.model_validate(read_json(compute) | {"threads": threads})
+    run = read_as(RunSpec, settings)
+    how = read_as(Compute, compute).model_copy(update={"threads": threads})
     torch.set_num_threads(threads)
     device = distributed.own_device(how.device)
     with distributed.group(device):
@@ -258,7 +259,7 @@ def _other_head(run: RunSpec, files: Files) -> Path | None:
 
 def _source(run: RunSpec, expected: str | None, part: Path) -> RunSpec:
     """Return the run that published a part."""
-    source = RunSpec.model_validate(read_json(part / "run.json")["run"])
+    source = recorded(part)
     if source.id != expected or source.model != run.model:
         raise SomaError(f"{part} holds {source.id}, but {run.id} needs {expected}; run that rule again.")
     return source

@@ -11,17 +11,17 @@ from typing import Any
 
 import pandas as pd
 import torch
-from pydantic import ValidationError
 
 from soma.accounting.machine import device_name
 from soma.commands.replay.comparison import Agreement, Allowed, NotHere
 from soma.errors import SomaError
 from soma.evaluation.published import Routers
+from soma.files import tables
 from soma.files.atomic import read_json
 from soma.files.hashes import sha256_file
 from soma.forward.engine import Engine
 from soma.forward.registry import create
-from soma.runs import RunSpec, part_experts
+from soma.runs import RunSpec, part_experts, recorded
 from soma.steps.train import check_text
 from soma.training.job import Files
 from soma.training.names import LEG, MILESTONES, WEIGHTS
@@ -46,13 +46,7 @@ class Part:
         Raises:
             SomaError: if the file is not a valid record.
         """
-        record = read_json(folder / "run.json")
-        try:
-            return cls(folder, record, RunSpec.model_validate(record["run"]))
-        except (ValidationError, KeyError, TypeError):
-            raise SomaError(
-                f"{folder / 'run.json'} is not a run record that this version can read; pull it again."
-            ) from None
+        return cls(folder, read_json(folder / "run.json"), recorded(folder))
 
     @property
     def name(self) -> str:
@@ -210,7 +204,4 @@ def read_rows(path: Path) -> pd.DataFrame:
         NotHere, SomaError: if it is missing, or damaged.
     """
     require([path])
-    try:
-        return pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise SomaError(f"{path} is not a complete Parquet file ({error}); pull it again.") from None
+    return tables.read_rows(path)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,11 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from soma.errors import SomaError
+from soma.files.tables import DAMAGED
 
 T = TypeVar("T")
-
-DAMAGED = (pa.ArrowException, OSError)
-"""Exceptions that pyarrow raises for a file that is truncated or altered."""
 
 
 def check_columns(schema: pa.Schema, columns: Sequence[str], where: str) -> None:
@@ -202,13 +199,3 @@ class ParquetReader:
         if self._stream is not None:
             self._stream.close()
         self._stream = self._file = None
-
-
-@contextmanager
-def damaged(path: Path) -> Iterator[None]:
-    """Turn pyarrow's errors about a local file into one clear sentence."""
-    try:
-        yield
-    except DAMAGED as error:
-        why = " ".join(str(error).split())
-        raise SomaError(f"{path} is not a readable parquet file ({why}); fetch or write it again.") from error

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 
 from soma.config.data import TextSource
 from soma.data.sources.base import Document, Part
-from soma.data.sources.parquet import check_columns, damaged, texts
+from soma.data.sources.parquet import check_columns, texts
 from soma.errors import SomaError
 from soma.files.hashes import sha256_json
+from soma.files.tables import damaged
 
 PART_BYTES = 256 << 20
 """Files are read together until they reach this size; a larger file is a part of its own."""
@@ -93,7 +94,7 @@ def _field(value: object, column: str, where: str) -> bytes:
 
 
 def _read_parquet(path: Path, name: str, column: str) -> Iterator[Document]:
-    with damaged(path), pq.ParquetFile(path) as file:
+    with damaged(path, "fetch or write it again"), pq.ParquetFile(path) as file:
         check_columns(file.schema_arrow, [column], str(path))
         row = 0
         for batch in file.iter_batches(batch_size=512, columns=[column]):
