@@ -2,11 +2,16 @@ import ast
 import os
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from soma.errors import SomaError
+from soma.files.arrays import open_array
 from soma.files.atomic import atomic_directory, atomic_path, read_json, remove_directory, write_json
 from soma.files.hashes import check_files, describe_files
+from soma.files.tables import read_rows
+from soma.runs import recorded
 from tests.project import ROOT
 
 
@@ -166,3 +171,40 @@ def test_broken_json_is_one_sentence(tmp_path, text):
     path.write_bytes(text)
     with pytest.raises(SomaError, match=r"x\.json (is not readable JSON|nests too deeply)"):
         read_json(path)
+
+
+@pytest.mark.parametrize("damage", [b"", b"PAR1", None])
+def test_damaged_rows_are_one_sentence(tmp_path, damage):
+    path = tmp_path / "x.parquet"
+    with pytest.raises(SomaError, match=r"x\.parquet is missing"):
+        read_rows(path)
+    pd.DataFrame({"a": range(1000)}).to_parquet(path)
+    assert len(read_rows(path)) == 1000
+    content = path.read_bytes()
+    path.write_bytes(content[:-7] + content[-6:] if damage is None else damage)
+    with pytest.raises(SomaError, match=r"x\.parquet is not a readable parquet file"):
+        read_rows(path)
+
+
+@pytest.mark.parametrize("array", [np.zeros(3), np.zeros((3, 1), np.uint16), np.uint16(3)])
+def test_another_array_is_one_sentence(tmp_path, array):
+    path = tmp_path / "x.npy"
+    with pytest.raises(SomaError, match=r"x\.npy is missing"):
+        open_array(path, np.uint16, 1)
+    np.save(path, np.zeros(3, np.uint16))
+    assert open_array(path, np.uint16, 1).tolist() == [0, 0, 0]
+    content = path.read_bytes()
+    for cut in (0, 5, 60, len(content) - 1):
+        path.write_bytes(content[:cut])
+        with pytest.raises(SomaError, match=r"x\.npy is damaged"):
+            open_array(path, np.uint16, 1)
+    np.save(path, array)
+    with pytest.raises(SomaError, match=r"x\.npy is not an array of uint16 with 1 dimension"):
+        open_array(path, np.uint16, 1)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", '{"run": {}}', '{"run": 3}', "{}", '{"ru', "null"])
+def test_a_record_of_no_run_is_one_sentence(tmp_path, text):
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(SomaError, match=r"run\.json (is not|does not hold)"):
+        recorded(tmp_path)

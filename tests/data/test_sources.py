@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
+import socket
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -303,6 +307,7 @@ def hub(fineweb: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     monkeypatch.setattr(huggingface_hub, "HfFileSystem", FakeHub)
     pauses: list[float] = []
     monkeypatch.setattr("time.sleep", pauses.append)
+    monkeypatch.setattr("time.monotonic", lambda: sum(pauses))
     return pauses
 
 
@@ -318,10 +323,40 @@ def test_the_hub_gives_what_a_local_copy_gives(fineweb: Path, hub: list[float]) 
 
 
 def test_the_hub_is_given_up_after_growing_pauses(hub: list[float]) -> None:
+    """Soon at the first contact, and after a minute if the connection is lost in a download."""
+    source = FineWebSource(source="fineweb-edu", revision="0" * 40, files=(0, 3), row_groups=5)
     FakeHub.fail_every = 1
     with pytest.raises(SomaError, match=r"cannot be read \(ConnectionError: the storage back end said 403\)"):
-        parts(FineWebSource(source="fineweb-edu", revision="0" * 40))
-    assert hub == [1, 2, 4, 8, 16, 32]
+        parts(source)
+    assert hub == [1, 2, 4]
+    FakeHub.fail_every = 0
+    [part, *_] = parts(source)
+    FakeHub.fail_every = 1
+    with pytest.raises(SomaError, match=r"cannot be read \(ConnectionError: the storage back end said 403\)"):
+        list(part.read())
+    assert hub[3:] == [1, 2, 4, 8, 16, 32]
+
+
+@pytest.mark.parametrize("offline", ["1", "0"])
+def test_without_a_connection_this_is_said_soon(offline: str) -> None:
+    """With the Hub's own client: at once if it is told to be offline, within 20 seconds if nothing answers."""
+    code = (
+        "import sys; from soma.config.data import FineWebSource; from soma.data.sources import parts; "
+        "parts(FineWebSource(source='fineweb-edu', revision='0' * 40))"
+    )
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and does not listen
+        environment = os.environ | {
+            "HF_HUB_OFFLINE": offline,
+            "HF_ENDPOINT": f"http://127.0.0.1:{closed.getsockname()[1]}",
+        }
+        start = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+    assert time.monotonic() - start < 20
+    words = "because HF_HUB_OFFLINE is set" if offline == "1" else "cannot be read (Connect"
+    assert words in done.stderr.splitlines()[-1]
 
 
 def test_a_connection_that_ends_half_way_without_an_error_is_noticed(fineweb: Path, hub: list[float]) -> None:

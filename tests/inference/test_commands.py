@@ -47,6 +47,40 @@ def test_score(tiny: Tiny, text: Path, capsys: pytest.CaptureFixture[str], monke
     assert row["bytes"] == expected.bytes
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_bad_file_does_not_keep_the_others_from_their_scores(
+    tiny: Tiny, text: Path, as_json: bool, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    short, words = text.with_name("short.txt"), ["--json"] if as_json else []
+    short.write_text("too short")
+    assert soma(tiny, "score", *words, text, short, "none.txt", text.parent, text) == 1
+    lines = capsys.readouterr().out.splitlines()
+    if as_json:
+        assert [json.loads(line)["file"] for line in lines] == [str(text), str(text), "all"]
+    else:
+        assert [line.split()[0] for line in lines] == ["file", str(text), str(text), "all"]
+    for sentence in ("short.txt: the text has 9 bytes", "none.txt cannot be read", "3 of 5 files could not be scored"):
+        assert caplog.text.count(sentence) == 1, sentence
+
+
+def test_pipes_are_read_as_far_as_needed(tiny: Tiny, text: Path) -> None:
+    """`yes` never ends; a route needs its first bytes."""
+    run, model = f"{sys.executable} -m soma.cli", f"--model {tiny.folder}"
+    route = subprocess.run(
+        ["sh", "-c", f"yes the people | {run} route {model} -"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert route.stdout.startswith(f"routed on {PREFIX} bytes"), route.stderr
+    score = subprocess.run(
+        ["sh", "-c", f"cat {text} | {run} score --json {model} -; {run} score {model} - <&-"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert json.loads(score.stdout)["nats_per_byte"] == Ensemble.load(tiny.folder).score(text.read_bytes()).nats
+    assert "standard input: it is closed" in score.stderr
+
+
 def test_sample(tiny: Tiny, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     words = ("--prompt", "The capital", "--length", 80, "--seed", 3)
     drawn = b"".join(Ensemble.load(tiny.folder).sample("The capital", 80, seed=3))
@@ -57,7 +91,10 @@ def test_sample(tiny: Tiny, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     assert shown.out.decode() == drawn.decode(errors="replace") + "\n"
     assert shown.err.startswith(b"\n[byte 11: experts ")
     assert shown.err.count(b"of the drawn bytes") >= K
-    assert soma(tiny, "sample", "--length", 5, "--top-k", 1) == 0
+    assert soma(tiny, "sample", *words, "--raw", "--top-k", 1) == 0
+    likeliest = capsysbinary.readouterr().out
+    assert soma(tiny, "sample", *words, "--raw", "--temperature", 1e-320) == 0
+    assert capsysbinary.readouterr().out == likeliest
 
 
 def test_route(tiny: Tiny, text: Path, capsys: pytest.CaptureFixture[str]) -> None:

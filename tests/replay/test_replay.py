@@ -373,7 +373,7 @@ def test_bad_input_is_one_sentence(results, tmp_path, caplog):
     assert "nothing could be compared" in caplog.messages[-1]
     (results / "evaluation/test/all.parquet").write_text("no rows")
     assert main(["replay", str(results)]) == 1
-    assert "all.parquet is not a complete Parquet file" in caplog.messages[-1]
+    assert "all.parquet is not a readable parquet file" in caplog.messages[-1]
     (results / SOMA / "run.json").write_text("{}")
     assert main(["replay", str(results)]) == 1
     assert "run.json is not a run record that this version can read" in caplog.messages[-1]

@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
+from soma.analysis import reading
 from soma.catalogue import FIGURES
 from soma.config.campaign import load, merge, read_yaml, resolve
 from soma.plan import Plan, make_plan
@@ -88,7 +89,7 @@ def draw(
 
     with monkeypatch.context() as patch:
         patch.setattr(step, "load_plan", lambda _: plan)
-        patch.setattr(pd, "read_parquet", lambda path: changed.get(path.stem, rows)(path.stem))
+        patch.setattr(reading, "read_rows", lambda path: changed.get(path.stem, rows)(path.stem))
         patch.setattr(Figure, "savefig", keep)
         step.figure(name, Path(), Path(), PAPER, output)
     table = output / f"{name}.csv"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from soma.analysis import reading
 from soma.analysis.claims import Judged, verdicts
 from soma.analysis.costs import campaign_totals
 from soma.analysis.verdict import Difference
@@ -132,7 +133,7 @@ def write(campaign: str, name: str, folder: Path, monkeypatch) -> list[dict[str,
     """Cells of a table that the workflow's step writes."""
     plan = plan_of(campaign)
     monkeypatch.setattr(step, "load_plan", lambda _: plan)
-    monkeypatch.setattr(pd, "read_parquet", lambda path: rows_of(campaign)(path.stem))
+    monkeypatch.setattr(reading, "read_rows", lambda path: rows_of(campaign)(path.stem))
     kept = {"kept": 9}
     cluster = {"cluster": 0, "assigned": 5, "balanced": 5, "terms": ["word"]}
     facts = {"windows": 10, "prefix": 8, "prefix_agreement": 0.5, "prefix_agreement_windows": 10}

@@ -37,7 +37,7 @@ def shared_values(train_directory: Path, documents: pa.Table, columns: Sequence[
     wanted = {name: pc.unique(documents.column(name)) for name in columns}
     matches: dict[str, list[pa.Array]] = {name: [pa.array([], wanted[name].type)] for name in columns}
     path = train_directory / "documents.parquet"
-    with damaged(path), pq.ParquetFile(path) as index:
+    with damaged(path, "encode the text again"), pq.ParquetFile(path) as index:
         for batch in index.iter_batches(batch_size=1 << 20, columns=list(columns)):
             for name in columns:
                 here = batch.column(name)

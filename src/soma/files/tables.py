@@ -17,7 +17,7 @@ DAMAGED = (pa.ArrowException, OSError)
 
 
 @contextmanager
-def damaged(path: Path, advice: str = "delete it and run the rule that makes it") -> Iterator[None]:
+def damaged(path: Path, advice: str) -> Iterator[None]:
     """Turn pyarrow's errors about the content of a file into one sentence."""
     try:
         yield
@@ -28,18 +28,28 @@ def damaged(path: Path, advice: str = "delete it and run the rule that makes it"
         raise SomaError(f"{path} is not a readable parquet file ({why}); {advice}.") from error
 
 
-def read_rows(path: Path) -> pd.DataFrame:
+_AGAIN = "delete it and run the rule that makes it"
+
+
+def read_rows(path: Path, advice: str = _AGAIN) -> pd.DataFrame:
     """Read the rows of a Parquet file.
 
     Raises:
         SomaError: if it is missing or damaged.
     """
-    return read_table(path).to_pandas()
+    with _whole(path, advice):
+        return pd.read_parquet(path)
 
 
-def read_table(path: Path) -> pa.Table:
+def read_table(path: Path, advice: str = _AGAIN) -> pa.Table:
     """Read a Parquet file as an Arrow table; errors as of `read_rows`."""
+    with _whole(path, advice):
+        return pq.read_table(path)
+
+
+@contextmanager
+def _whole(path: Path, advice: str) -> Iterator[None]:
     if not path.is_file():
         raise SomaError(f"{path} is missing; run the rule that makes it (snakemake {path}).")
-    with damaged(path):
-        return pq.read_table(path)
+    with damaged(path, advice):
+        yield

@@ -204,4 +204,4 @@ def read_rows(path: Path) -> pd.DataFrame:
         NotHere, SomaError: if it is missing, or damaged.
     """
     require([path])
-    return tables.read_rows(path)
+    return tables.read_rows(path, "pull it again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import IO, Any, ClassVar, Protocol, Self, TypeVar
 import huggingface_hub
 import pyarrow as pa
 import pyarrow.parquet as pq
+from huggingface_hub.errors import OfflineModeIsEnabled
 
 from soma.errors import SomaError
 from soma.files.tables import DAMAGED
@@ -108,7 +110,7 @@ class HubFolder:
 
     def names(self) -> list[str]:
         path = self.locate("")
-        listing = attempt(self, "", lambda: huggingface_hub.HfFileSystem().ls(path, detail=False))
+        listing = attempt(self, "", lambda: huggingface_hub.HfFileSystem().ls(path, detail=False), _PATIENCE)
         names = (str(entry).rsplit("/", 1)[-1] for entry in listing)
         return sorted(name for name in names if name.endswith(".parquet"))
 
@@ -129,13 +131,21 @@ def find_folder(path: str | None, repository: str, revision: str, folder: str) -
     return LocalFolder(local / folder if (local / folder).is_dir() else local)
 
 
-def attempt(folder: Folder, name: str, action: Callable[[], T]) -> T:
+_PATIENCE = 8.0
+"""Seconds after which the first contact with the Hub is not tried again. A request takes up to 13, so that someone
+without a connection is told within 20 seconds; a download that has begun waits a minute for one to come back."""
+
+
+def attempt(folder: Folder, name: str, action: Callable[[], T], patience: float = math.inf) -> T:
     """Run `action`; if it fails, repeat it after pauses of 1, 2, 4, ... seconds, as often as the folder allows.
 
+    Args:
+        patience: seconds from now after which no further attempt begins.
+
     Raises:
-        SomaError: the file is not there, or every attempt failed.
+        SomaError: the file is not there, HF_HUB_OFFLINE forbids the attempt, or every attempt failed.
     """
-    where = folder.locate(name)
+    where, start = folder.locate(name), time.monotonic()
     for tried in range(1, folder.attempts + 1):
         try:
             return action()
@@ -143,14 +153,20 @@ def attempt(folder: Folder, name: str, action: Callable[[], T]) -> T:
             raise
         except FileNotFoundError:
             raise SomaError(f"{where} does not exist; check the source's path, revision and folder.") from None
+        except OfflineModeIsEnabled:
+            raise SomaError(
+                f"{where} cannot be read because HF_HUB_OFFLINE is set; unset it, or set the source's `path` to a copy "
+                "on this machine."
+            ) from None
         except folder.failures as error:
-            if tried == folder.attempts:
+            pause = 2.0 ** (tried - 1)
+            if tried == folder.attempts or time.monotonic() - start + pause > patience:
                 why = " ".join(str(error).split())
                 raise SomaError(
                     f"{where} cannot be read ({type(error).__name__}: {why}); "
                     "check the connection or fetch the file again, then rerun: finished files are kept."
                 ) from error
-            time.sleep(2.0 ** (tried - 1))
+            time.sleep(pause)
     raise AssertionError("a folder allows at least one attempt")
 
 
