@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from glob import glob
@@ -19,11 +20,11 @@ from pathlib import Path
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-SOURCES = {
-    "soma.forward._cpu": "src/soma/forward/csrc/engine.cpp",
-    "soma.forward._members": "src/soma/forward/csrc/members.cpp",
-    "soma.inference._cpu": "src/soma/inference/csrc/infer.cpp",
-}
+sys.path.insert(0, "src")
+from soma.forward.native import SOURCES, sources_hash
+
+# Holds the hash of the other sources, so that a library that is older than they are is noticed.
+HASH = "src/soma/forward/csrc/sources.cpp"
 HEADERS = "src/soma/forward/csrc/*.h"
 # The flags have their own file because results depend on them. Contraction is off, so only the products and sums that
 # the source names are fused, and no other flag reorders arithmetic.
@@ -36,7 +37,8 @@ def extensions() -> list[Extension]:
     return [
         Extension(
             f"{library}_{name}",
-            sources=[source],
+            sources=[f"src/soma/{source}", HASH],
+            define_macros=[("SOMA_SOURCES", f'"{sources_hash(library)}"')],
             depends=[*glob(HEADERS), str(FLAGS)],
             language="c++",
             extra_compile_args=flags["all"] + flags[name],
@@ -66,11 +68,18 @@ class BuildOptional(build_ext):
         """Build an extension and return the error, whatever its type, so that the installation continues."""
         own = copy(self)
         own.build_temp = f"{self.build_temp}/{extension.name}"  # the object file has the same name for all flags
+        own.force = self.force or not _is_current(extension, Path(self.get_ext_fullpath(extension.name)))
         try:
             own.build_extension(extension)
         except Exception as error:
             return error
         return None
+
+
+def _is_current(extension: Extension, path: Path) -> bool:
+    """Return True if a library was built from these sources, whatever the times of the files say."""
+    [(_, quoted)] = extension.define_macros
+    return path.is_file() and quoted.strip('"').encode() in path.read_bytes()
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": BuildOptional})

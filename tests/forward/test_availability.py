@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,8 +15,9 @@ import torch
 from cases import KERNELS, make_case
 
 from soma.errors import SomaError
-from soma.forward import cpu
+from soma.forward import cpu, members, native
 from soma.forward.registry import create
+from soma.inference import compiled
 
 
 def transposed(head):
@@ -93,6 +95,44 @@ def test_shared_library_of_other_sources_is_refused(monkeypatch):
             cpu.library(KERNELS[0].removeprefix("cpu-"))
     finally:
         cpu.library.cache_clear()
+
+
+@pytest.mark.parametrize("edited", ["forward/csrc/simd.h", "forward/csrc/flags.json", *native.SOURCES.values()])
+def test_a_library_of_edited_sources_is_refused(root, tmp_path, monkeypatch, edited):
+    """Also by `auto`, which would otherwise compute with torch, or record old results as those of the new code."""
+    if not KERNELS:
+        pytest.skip("the CPU engine is not built")
+    isa = KERNELS[0].removeprefix("cpu-")
+    modules = {library: f"{library}_{isa}" for library in native.SOURCES}
+    assert all(native.built(module) for module in modules.values())
+    for folder in ("forward/csrc", "inference/csrc"):
+        shutil.copytree(root / "src/soma" / folder, tmp_path / folder)
+    monkeypatch.setattr(native, "_PACKAGE", tmp_path)
+    caches = (native.check_sources, cpu.library, members.library, compiled.load)
+    for cache in caches:
+        cache.cache_clear()
+    try:
+        assert all(native.built(module) for module in modules.values())
+        native.check_sources.cache_clear()
+        with (tmp_path / edited).open("a") as file:
+            file.write(" ")
+        stale = [
+            library for library in modules if edited not in native.SOURCES.values() or native.SOURCES[library] == edited
+        ]
+        for library, module in modules.items():
+            if library in stale:
+                with pytest.raises(SomaError, match="built from other sources than this package's; reinstall"):
+                    native.built(module)
+            else:
+                assert native.built(module)
+        if "soma.forward._cpu" in stale:
+            with pytest.raises(SomaError, match="reinstall"):
+                create("auto")
+        (tmp_path / "forward/csrc/engine.cpp").unlink()  # a package without its sources has nothing to compare
+        assert native.built(modules["soma.forward._cpu"])
+    finally:
+        for cache in caches:
+            cache.cache_clear()
 
 
 def test_threads_follow_torch():

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 from collections.abc import Callable
+from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 
 from soma.errors import SomaError
 
@@ -38,10 +41,43 @@ def fastest(load: Load, library: str, setting: str) -> tuple[str, ctypes.CDLL]:
     )
 
 
+SOURCES = {
+    "soma.forward._cpu": "forward/csrc/engine.cpp",
+    "soma.forward._members": "forward/csrc/members.cpp",
+    "soma.inference._cpu": "inference/csrc/infer.cpp",
+}
+"""Source of every library, in the package; its modules have the instruction set at their end."""
+_PACKAGE = Path(__file__).parents[1]
+
+
 def built(module: str) -> str | None:
-    """Return the file of an extension module; None if it was not built."""
+    """Return the file of an extension module; None if it was not built.
+
+    Raises:
+        SomaError: if it was built from other sources than those that are installed.
+    """
     spec = find_spec(module)
-    return None if spec is None else spec.origin
+    if spec is None or spec.origin is None:
+        return None
+    check_sources(module.rpartition("_")[0], Path(spec.origin))
+    return spec.origin
+
+
+@cache
+def check_sources(library: str, path: Path) -> None:
+    """Raise `SomaError` if the sources of a library are here and are not those in the hash that its file holds."""
+    if (_PACKAGE / SOURCES[library]).is_file() and sources_hash(library).encode() not in path.read_bytes():
+        raise SomaError(f"{path} was built from other sources than this package's; reinstall the package.")
+
+
+def sources_hash(library: str) -> str:
+    """Return the SHA-256 of everything that a library is compiled from: its source, the headers and the flags."""
+    digest = hashlib.sha256()
+    csrc = _PACKAGE / "forward/csrc"
+    for path in (_PACKAGE / SOURCES[library], *sorted(csrc.glob("*.h")), csrc / "flags.json"):
+        content = path.read_bytes()
+        digest.update(f"{path.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()
 
 
 def open_library(path: str) -> ctypes.CDLL | None:

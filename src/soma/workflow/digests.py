@@ -37,6 +37,7 @@ LEFT_OUT = {
     "soma.config.training.Compute": "place and speed of a job; the label names the engine",
     "soma.errors": "the reason why a job stopped, which then has no output",
     "soma.files.hashes.check_files": "a check that stops a job or changes nothing",
+    "soma.forward.native.check_sources": "a check that stops a job or changes nothing",
     "soma.files.hashes.listed": "a check that stops a job or changes nothing",
     "soma.files.atomic.atomic_path": "moves a finished file into place, whatever it contains",
     "soma.files.atomic.atomic_directory": "moves a finished folder into place",
