@@ -30,7 +30,22 @@ FILES = {
     "cut.npy": b"\x93NUMPY\x01\x00v\x00", "key.yaml": b"{[a]: b}", "date.yaml": b"a: 2024-13-45",
     "arms.yaml": b"arms: 3",
 }  # fmt: skip
-PATHS = [*FILES, "none", ".", "empty/below", "loop", "/dev/null", "x" * 300, "a\nb", "", "ünï", "\udcff", "-"]
+IN_CAMPAIGN = ("manifest.json", "ensemble.json", "sets/validation.json", "runs/x/000-000/run.json")
+PATHS = [
+    *FILES,
+    "none",
+    "campaign",
+    ".",
+    "empty/below",
+    "loop",
+    "/dev/null",
+    "x" * 300,
+    "a\nb",
+    "",
+    "ünï",
+    "\udcff",
+    "-",
+]
 
 AT_MOST = 60
 """Values tried for a command, evenly spread."""
@@ -48,6 +63,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name, content in FILES.items():
         (tmp_path / name).write_bytes(content)
     (tmp_path / "loop").symlink_to("loop")
+    for name in IN_CAMPAIGN:
+        (tmp_path / "campaign" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "campaign" / name).write_text("{}")
     (tmp_path / "logs").mkdir()
     monkeypatch.chdir(tmp_path)
     kept = logging.getLogger().handlers[:]
@@ -118,6 +136,25 @@ def test_bad_values_end_in_one_sentence(
         assert status or (command, action.dest) in FINE, (command, action.dest, value)
         for name, content in FILES.items():
             assert (place / name).read_bytes() == content, (command, action.dest, value)
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", "[]", '{"files": 3}', '{"files": {"f": {"bytes": "x"}}}', '{"run": {}}', "{"]
+)
+def test_a_campaign_of_damaged_records(
+    content: str, place: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in IN_CAMPAIGN:
+        (place / "campaign" / name).write_text(content)
+    for words in (
+        ["verify", "campaign"], ["replay", "campaign"], ["replay", "campaign", "x"],
+        ["export", "--campaign=campaign", "--run=x", "--output=model"], ["score", "--model=campaign", "text.txt"],
+    ):  # fmt: skip
+        assert check(words, capsys, caplog) == 1, words
+    cost = place / "results/toy/runs/seed-d16-s0/000-000/cost.json"
+    cost.parent.mkdir(parents=True)
+    cost.write_text(content)
+    assert check(["status", "--configfile", "config/toy.yaml"], capsys, caplog) == 1
 
 
 def test_the_end_of_standard_output(tmp_path: Path) -> None:

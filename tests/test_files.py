@@ -1,4 +1,5 @@
 import ast
+import errno
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from soma.errors import SomaError
 from soma.files.arrays import open_array
 from soma.files.atomic import atomic_directory, atomic_path, read_json, remove_directory, write_json
+from soma.files.disk_errors import sentence
 from soma.files.hashes import check_files, describe_files
 from soma.files.tables import read_rows
 from soma.runs import recorded
@@ -208,3 +210,16 @@ def test_a_record_of_no_run_is_one_sentence(tmp_path, text):
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(SomaError, match=r"run\.json (is not|does not hold)"):
         recorded(tmp_path)
+
+
+def test_errors_of_the_disk_say_what_to_do(tmp_path):
+    def said(number, name="f"):
+        return sentence(OSError(number, os.strerror(number), name))
+
+    assert said(errno.ENOSPC) == (
+        "f cannot be written: the disk is full; free some space (files saved earlier are intact), then start it again."
+    )
+    assert said(errno.EACCES) == "f may not be opened: permission is denied; change its mode, or name another."
+    assert said(errno.EISDIR) == "f cannot be used (Is a directory); mend it, or name another."
+    assert said(errno.EIO, None) == "a file cannot be used (Input/output error); mend it, or name another."
+    assert sentence(OSError("not of the system")) is None

@@ -203,5 +203,8 @@ def test_export(tiny: Tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert cli.main([*words, "soma-n5-s0"]) == 1
     assert "has the first 5 experts of 8" in caplog.text
     assert "export the run that it continues, long-s0" in caplog.text
+    for name in ("../x", "/etc", "a/b", ""):
+        assert cli.main([*words, name]) == 1
+        assert f"--run is '{name}'" in caplog.messages[-1]
     assert cli.main([*words, "other"]) == 1
     assert "has no trained run `other`" in caplog.text

@@ -16,7 +16,27 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from soma.config.base import Record, read_as
+
+
+class _Ledger(Record):
+    seconds: dict[str, float]
+
+
+class _Cost(Record):
+    ledger: _Ledger
+
+
+def update_seconds(cost: Path) -> float:
+    """Return the seconds that a part's `cost.json` records for its updates.
+
+    Raises:
+        SomaError: if the file is missing or damaged.
+    """
+    return read_as(_Cost, cost).ledger.seconds.get("update", 0.0)
 
 
 @dataclass

@@ -7,13 +7,14 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
+from soma.config.base import Record, read_as
 from soma.errors import SomaError
 from soma.evaluation.published import Published
-from soma.files.atomic import read_json
 from soma.files.tables import read_rows
 from soma.inference.card import COSTS, Card, Cost, Loss
 from soma.inference.folder import export as write_folder
 from soma.inference.manifest import Manifest
+from soma.routing.artefact import check
 from soma.runs import Iterate, RunSpec, recorded
 
 _LICENCES = {
@@ -25,8 +26,26 @@ _LICENCES = {
 }
 
 
+class _Windows(Record):
+    prefix: int
+    window: int
+
+
+class _Source(Record):
+    source: str
+
+
+class _Text(Record):
+    source: _Source
+    documents: int
+    text_bytes: int
+    source_text_sha256: str
+
+
 def export(campaign: Path, run: str, output: Path, iterate: Iterate, k: int | None) -> None:
     """Write a run's model folder, with a card based on the campaign's files."""
+    if not run or Path(run).name != run:
+        raise SomaError(f"--run is {run!a}; give the name of a folder in {campaign / 'runs'}, such as soma-n8-s0.")
     parts = sorted(path.parent for path in (campaign / "runs" / run).glob("*/run.json"))
     if not parts:
         raise SomaError(f"{campaign} has no trained run `{run}`; name a folder of {campaign / 'runs'}, or train it.")
@@ -70,12 +89,12 @@ def export_run(
         "head": names[head] if head else None,
     }
     opened = Published.open(entry, runs, milestones=iterate == "average")
-    windows = read_json(campaign / "sets" / "validation.json")
+    windows = read_as(_Windows, campaign / "sets" / "validation.json")
     routing = campaign / "routing"
     folders = None if run.clusters is None else (routing / "features", routing / f"router-n{run.experts}")
     sources = {name: _source_hash(part, "last" if part == head else iterate) for part, name in names.items()}
     for kind, folder in zip(("features", "router"), folders or (), strict=False):
-        sources[f"routing/{folder.name}"] = read_json(folder / f"{kind}.json")["id"]
+        sources[f"routing/{folder.name}"] = check(folder, kind, contents=False)["id"]
     return write_folder(
         opened.experts(iterate=iterate),
         output,
@@ -83,8 +102,8 @@ def export_run(
         iterate=iterate,
         update=run.updates,
         k=min(4, run.experts) if k is None else k,
-        prefix=windows["prefix"],
-        window=windows["window"],
+        prefix=windows.prefix,
+        window=windows.window,
         features=folders and folders[0],
         router=folders and folders[1],
         facts=_facts(campaign, run, iterate),
@@ -94,7 +113,9 @@ def export_run(
 
 def _source_hash(part: Path, iterate: Iterate) -> str | None:
     """Return the hash of the file that a part's weights come from."""
-    digest: str | None = read_json(part / "run.json").get(f"{'weights' if iterate == 'last' else 'milestones'}_sha256")
+    digest: str | None = read_as(dict[str, Any], part / "run.json").get(
+        f"{'weights' if iterate == 'last' else 'milestones'}_sha256"
+    )
     return digest
 
 
@@ -114,11 +135,11 @@ def _facts(campaign: Path, run: RunSpec, iterate: Iterate) -> Card:
     data: tuple[str, ...] = ()
     licence = ""
     if corpus.exists():
-        known = read_json(corpus)
-        source = known["source"]["source"]
+        known = read_as(_Text, corpus)
+        source = known.source.source
         data = (
-            f"Training text: `{source}`, {known['documents']:,} documents, {known['text_bytes']:,} bytes "
-            f"(SHA-256 of the text {known['source_text_sha256'][:16]} ...).",
+            f"Training text: `{source}`, {known.documents:,} documents, {known.text_bytes:,} bytes "
+            f"(SHA-256 of the text {known.source_text_sha256[:16]} ...).",
         )
         licence = _LICENCES.get(source, "")
     losses: list[Loss] = []
@@ -136,7 +157,7 @@ def _facts(campaign: Path, run: RunSpec, iterate: Iterate) -> Card:
             machines.add(f"{row['device']}, {row['threads']} thread(s), engine {row['engine']}")
     limits: tuple[str, ...] = ()
     settings = campaign / "settings" / "campaign.json"
-    if settings.exists() and (mark := read_json(settings).get("watermark")):
+    if settings.exists() and (mark := read_as(dict[str, Any], settings).get("watermark")):
         limits = (f"Its campaign is marked `{mark}`: its size supports no conclusion.",)
     return Card(
         data=data,

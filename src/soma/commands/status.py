@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from soma.accounting.cost import update_seconds
 from soma.commands.plan import runs_by_group
 from soma.config.campaign import BASE, load
-from soma.files.atomic import read_json
 from soma.plan import Plan, make_plan
 from soma.report.table import significant
 
@@ -33,7 +33,7 @@ def _status_lines(planned: Plan, results: Path) -> list[str]:
                 if cost.exists():
                     counts["done"] += 1
                     spent[run.settings.method] += share
-                    seconds[run.settings.method] += read_json(cost)["ledger"]["seconds"].get("update", 0.0)
+                    seconds[run.settings.method] += update_seconds(cost)
                 else:
                     started = any((results / "resume" / folder).glob("*.safetensors"))
                     counts["running" if started else "left"] += 1

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from soma.errors import SomaError
-from soma.files.atomic import read_json
 from soma.files.hashes import sha256_file
-from soma.workflow.manifest import checked_files, stays
+from soma.workflow.manifest import checked_files, recorded_files, stays
 
 
 def verify(results: Path) -> None:
@@ -18,7 +17,7 @@ def verify(results: Path) -> None:
     Raises:
         SomaError: if there is such a file.
     """
-    known = read_json(results / "manifest.json")["files"]
+    known = recorded_files(results)
     present = checked_files(results)
     wrong = [name for name in sorted(known.keys() & present) if _differs(results / name, known[name])]
     absent = known.keys() - present

@@ -53,6 +53,12 @@ class Model(BaseModel):
         return values
 
 
+class Record(BaseModel):
+    """What is read of a file that a program wrote; the rest of it is left alone."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
 T = TypeVar("T")
 
 

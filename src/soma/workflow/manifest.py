@@ -6,10 +6,12 @@ import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from pathspec import GitIgnoreSpec
 
-from soma.files.atomic import read_json, write_json
+from soma.config.base import Record, read_as
+from soma.files.atomic import write_json
 from soma.files.hashes import describe_files
 
 _LEFT_OUT = Path(".dvcignore")
@@ -28,11 +30,29 @@ def write_manifest(results: Path) -> None:
     write_json(results / "manifest.json", {"files": describe_files(results, sorted(checked_files(results)))})
 
 
+class _File(Record):
+    bytes: int
+    sha256: str
+
+
+class _Manifest(Record):
+    files: dict[str, _File]
+
+
+def recorded_files(results: Path) -> dict[str, Any]:
+    """Return size and hash of every file in a campaign's manifest, by name.
+
+    Raises:
+        SomaError: if the manifest is missing or damaged.
+    """
+    return read_as(_Manifest, results / "manifest.json").model_dump()["files"]
+
+
 def refresh_manifest(results: Path, changed: Sequence[str]) -> None:
     """Record size and hash of rewritten files, if the campaign has a manifest."""
     path = results / "manifest.json"
     if path.exists():
-        known = read_json(path)["files"]
+        known = recorded_files(results)
         write_json(path, {"files": known | describe_files(results, [name for name in changed if name in known])})
 
 

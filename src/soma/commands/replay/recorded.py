@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from soma.accounting.cost import update_seconds
 from soma.accounting.machine import device_name
 from soma.commands.replay.comparison import Agreement, Allowed, NotHere
 from soma.errors import SomaError
@@ -64,8 +65,8 @@ class Part:
     def seconds(self, updates: int) -> float:
         """Return how long that many updates took when the run was recorded, 0 if unknown."""
         path = self.folder / "cost.json"
-        spent = read_json(path)["ledger"]["seconds"].get("update", 0.0) if path.exists() else 0.0
-        return float(spent) * updates / self.run.updates
+        spent = update_seconds(path) if path.exists() else 0.0
+        return spent * updates / self.run.updates
 
     def check_files(self, agreement: Agreement) -> None:
         """Compare the published files present in this clone with the recorded hashes."""
