@@ -12,7 +12,7 @@ from soma.files.arrays import open_array
 from soma.files.atomic import atomic_directory, atomic_path, read_json, remove_directory, write_json
 from soma.files.disk_errors import sentence
 from soma.files.hashes import check_files, describe_files
-from soma.files.tables import read_rows
+from soma.files.tables import read_rows, read_table, write_rows
 from soma.runs import recorded
 from tests.project import ROOT
 
@@ -223,3 +223,32 @@ def test_errors_of_the_disk_say_what_to_do(tmp_path):
     assert said(errno.EISDIR) == "f cannot be used (Is a directory); mend it, or name another."
     assert said(errno.EIO, None) == "a file cannot be used (Input/output error); mend it, or name another."
     assert sentence(OSError("not of the system")) is None
+
+
+def test_rows_say_when_a_bit_of_them_was_flipped(tmp_path):
+    """Wherever it was: in the values, in their encoding, or in the names of the columns."""
+    path = tmp_path / "rows.parquet"
+    draws = np.random.default_rng(0)
+    rows = pd.DataFrame(
+        {
+            "run": ["soma-n2-s0", "soma-n2-s1", None] * 100,
+            "update": np.arange(300),
+            "seed": pd.array([0, None, 2] * 100, dtype="Int64"),
+            "nats": np.where(draws.random(300) < 0.1, np.nan, draws.normal(size=300)),
+            "interpolated": draws.random(300) < 0.5,
+        }
+    )
+    write_rows(path, rows)
+    whole, content, said = read_table(path), path.read_bytes(), 0
+    assert whole.to_pandas()["nats"].equals(rows["nats"])
+    for position in draws.integers(len(content), size=400):
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << draws.integers(8)
+        path.write_bytes(damaged)
+        try:
+            assert read_table(path).equals(whole)
+        except SomaError:
+            said += 1
+    assert said > 200
+    rows.to_parquet(tmp_path / "old.parquet", index=False)  # as others, or the first edition, wrote it
+    assert read_table(tmp_path / "old.parquet").num_rows == 300

@@ -156,7 +156,7 @@ def value(number: float) -> Callable[[dict[str, torch.Tensor]], object]:
         (lambda t: t.update(more=torch.zeros(3)), "does not hold the tensors"),
         *((value(number), "not numbers") for number in (math.nan, math.inf, -math.inf)),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "weights",
 )
 def test_weights_of_no_model(folder: Path, change: Any, sentence: str) -> None:
     put(folder, WEIGHTS, weights(folder, change))

@@ -14,7 +14,7 @@ from soma.config.training import Compute
 from soma.data.sets import EvaluationSet
 from soma.evaluation.documents import Role, evaluate_run, open_set
 from soma.evaluation.published import Published, Routers
-from soma.files.atomic import atomic_path
+from soma.files.tables import write_rows
 from soma.forward.engine import Engine
 from soma.forward.registry import create
 
@@ -41,8 +41,7 @@ def evaluate(
     rows = evaluate_runs(
         read_as(list[dict[str, Any]], settings), runs, Routers(routing), open_set(role, windows), engine
     )
-    with atomic_path(output) as path:
-        rows.to_parquet(path, index=False)
+    write_rows(output, rows)
 
 
 def evaluate_runs(

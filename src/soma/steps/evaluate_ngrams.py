@@ -8,7 +8,7 @@ import pandas as pd
 
 from soma.evaluation.documents import Role, open_set
 from soma.evaluation.ngrams import count, ngram_losses
-from soma.files.atomic import atomic_path
+from soma.files.tables import write_rows
 
 
 def evaluate_ngrams(train: Path, validation: Path, test: Path, external: Path, output: Path) -> None:
@@ -16,5 +16,4 @@ def evaluate_ngrams(train: Path, validation: Path, test: Path, external: Path, o
     counts = count(train)
     sets: dict[Role, Path] = {"validation": validation, "test": test, "external": external}
     rows = [ngram_losses(counts, open_set(role, path)) for role, path in sets.items()]
-    with atomic_path(output) as path:
-        pd.concat(rows, ignore_index=True).to_parquet(path, index=False)
+    write_rows(output, pd.concat(rows, ignore_index=True))

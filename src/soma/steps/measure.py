@@ -11,7 +11,7 @@ from pydantic import ConfigDict
 
 from soma.config.base import Model, Seed, read_as
 from soma.config.training import Compute
-from soma.files.atomic import atomic_path
+from soma.files.tables import write_rows
 from soma.measurements.inputs import Inputs
 
 
@@ -37,5 +37,4 @@ def measure(name: str, settings: Path, results: Path, output: Path, compute: Pat
     how = read_as(Compute, compute).model_copy(update={"threads": threads})
     at = Inputs(read_as(Settings, settings).model_dump(), results, how)
     rows = importlib.import_module(f"soma.measurements.{name.replace('-', '_')}").measure(at)
-    with atomic_path(output) as path:
-        rows.to_parquet(path, index=False)
+    write_rows(output, rows)

@@ -7,7 +7,7 @@ from pathlib import Path
 from soma.analysis.functions import function
 from soma.analysis.reading import load, load_plan
 from soma.catalogue import SUMMARIES
-from soma.files.atomic import atomic_path
+from soma.files.tables import write_rows
 
 
 def summarise(name: str, settings: Path, results: Path, output: Path) -> None:
@@ -19,5 +19,4 @@ def summarise(name: str, settings: Path, results: Path, output: Path) -> None:
     """
     plan, summary = load_plan(settings), SUMMARIES[name]
     rows = function("soma.analysis", summary.function)(plan, *load(summary.reads, plan, results))
-    with atomic_path(output) as path:
-        rows.to_parquet(path, index=False)
+    write_rows(output, rows)

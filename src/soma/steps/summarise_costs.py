@@ -9,7 +9,8 @@ import pandas as pd
 
 from soma.analysis.costs import run_costs
 from soma.analysis.reading import load_plan
-from soma.files.atomic import atomic_path, read_json
+from soma.files.atomic import read_json
+from soma.files.tables import write_rows
 from soma.runs import RunSpec
 
 
@@ -27,6 +28,4 @@ def summarise_costs(settings: Path, runs: Path, benchmarks: Sequence[Path], outp
         return {part: read_json(runs / run.id / part / "cost.json") for part in plan.parts(run)}
 
     seconds = sum(float(pd.read_csv(path, sep="\t")["s"].sum()) for path in benchmarks)
-    with atomic_path(output) as path:
-        costs = run_costs(plan, {run.id: parts(run) for run in plan.runs.values()}, seconds)
-        costs.to_parquet(path, index=False)
+    write_rows(output, run_costs(plan, {run.id: parts(run) for run in plan.runs.values()}, seconds))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 
 from soma.accounting.machine import device_name
@@ -23,6 +22,7 @@ from soma.data.windows import TrainWindows
 from soma.errors import SomaError
 from soma.files.atomic import atomic_directory, write_json
 from soma.files.hashes import sha256_file, sha256_json
+from soma.files.tables import write_table
 from soma.forward import distributed
 from soma.forward.engine import Engine
 from soma.forward.registry import create
@@ -185,7 +185,7 @@ def _write(
     publish_weights(folder, run, part, progress.kept, identity)
     if progress.leg is not None:
         publish_leg(folder, run, part, progress.leg, identity)
-    pq.write_table(progress.history.table(), folder / HISTORY)
+    write_table(folder / HISTORY, progress.history.table())
     cost = {
         "ledger": progress.ledger.to_json(),
         "device": device,
