@@ -236,7 +236,7 @@ def _probes(problem: _Problem, probes: Probes) -> None:
     if probes.kind == "gaussian":
         problem.normals = problem.hold(probes.normals())
     else:
-        problem.kept = problem.hold(np.ascontiguousarray(kept_bits(probes.spec, probes.kind)))
+        problem.kept = problem.hold(kept_bits(probes.spec, probes.kind))
 
 
 def _check(status: int) -> None:

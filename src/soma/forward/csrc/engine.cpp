@@ -161,7 +161,6 @@ bool head_gradient(const Problem& whole, float* out) {
         p.theta += first * p.theta_stride, p.head += first * p.head_stride, p.tokens += first * B * (T + 1);
         p.hidden = hidden;
         if (!forward(p)) return false;
-        std::fill_n(static_cast<float*>(gradient), most * gradients, 0.0f);
         const int jobs = p.experts * p.batch;
         const bool ok = parallel(std::min(p.threads, jobs), [&](auto next) {
             SequenceGradient one(p.embedding);
@@ -169,8 +168,8 @@ bool head_gradient(const Problem& whole, float* out) {
             int expert = -1;
             for (int job; (job = next()) < jobs;) {
                 if (job / p.batch != expert) decoder.emplace(p.head + (expert = job / p.batch) * p.head_stride, p.embedding);
-                one.add(*decoder, hidden + job * T * H, p.tokens + job * (T + 1) + 1, p.time,
-                        gradient + job * (gradients / B));
+                one.compute(*decoder, hidden + job * T * H, p.tokens + job * (T + 1) + 1, p.time,
+                            gradient + job * (gradients / B));
             }
         });
         if (!ok) return false;
@@ -206,7 +205,7 @@ bool combine(const Problem& p, const double* coefficients, double* out) {
             const int e = job / parts;
             const int64_t first = int64_t{job % parts} * CHUNK, last = std::min(first + CHUNK, blocks(p));
             for (int64_t k = first; k < last; ++k) {
-                alignas(64) double total[BLOCK] = {};
+                Double total[2 * BLOCK / VL] = {};
                 for (int j = 0; j < p.directions; ++j)
                     add_block(p.direction(e, j).block(k), coefficients[int64_t{e} * p.directions + j], total);
                 const int64_t n = std::min<int64_t>(BLOCK, p.size - k * BLOCK);
