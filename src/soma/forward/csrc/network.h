@@ -254,7 +254,17 @@ class Weights {
             const float* row[ROWS];
             float scale[ROWS];
             for (int r = 0; r < ROWS; ++r) row[r] = source(first + r, scale[r]);
-            for (int64_t k = 0; k < K; ++k)
+            int64_t k = 0;
+            for (; k + 4 <= K; k += 4, out += 4 * ROWS) {
+                const Quad gains = gain ? four(gain + k) : Quad{} + 1.0f;
+                for (int r = 0; r < ROWS; r += 4) {
+                    Quad m[4];
+                    for (int j = 0; j < 4; ++j) m[j] = row[r + j] ? four(row[r + j] + k) * gains * scale[r + j] : Quad{};
+                    transpose(m);
+                    for (int j = 0; j < 4; ++j) *reinterpret_cast<Quad*>(out + j * ROWS + r) = m[j];
+                }
+            }
+            for (; k < K; ++k)
                 for (int r = 0; r < ROWS; ++r) *out++ = row[r] ? row[r][k] * (gain ? gain[k] : 1.0f) * scale[r] : 0.0f;
         }
     }

@@ -41,12 +41,14 @@ typedef int64_t Long __attribute__((vector_size(8 * VL), may_alias));
 typedef double Double __attribute__((vector_size(4 * VL), may_alias));
 typedef int64_t Word __attribute__((vector_size(4 * VL), may_alias));
 typedef float Loose __attribute__((vector_size(4 * VL), aligned(4), may_alias));
+typedef float LooseQuad __attribute__((vector_size(16), aligned(4), may_alias));
 typedef float Quad __attribute__((vector_size(16), may_alias));
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
 INLINE Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
 INLINE Vec load_anywhere(const float* p) { return *reinterpret_cast<const Loose*>(p); }
+INLINE Quad four(const float* p) { return *reinterpret_cast<const LooseQuad*>(p); }
 INLINE void store(float* p, Vec a) { *reinterpret_cast<Vec*>(p) = a; }
 INLINE Vec splat(float a) { return a - Vec{}; }  // a sum would turn -0 into 0
 
