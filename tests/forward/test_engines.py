@@ -199,6 +199,18 @@ def test_same_bits_on_any_number_of_threads(width, kind, name, make_engine):
 
 
 @pytest.mark.parametrize("name", KERNELS)
+def test_steps_of_a_wide_model_taken_together_give_the_bits_of_single_steps(name, make_engine):
+    """A wide model takes eight at once (`Sizes::steps` in csrc/network.h), here 8 and 3, or 8 and 1, or one alone."""
+    case, engine = make_case(257, experts=1, depth=1, batch=33, time=11), make_engine(name)
+    losses, hidden = case.token_losses(engine), case.hidden(engine)
+    np.testing.assert_allclose(losses, case.token_losses(make_engine("reference")), rtol=1e-5)
+    for time in (1, 9):
+        short = replace(case, tokens=np.ascontiguousarray(case.tokens[..., : time + 1]))
+        np.testing.assert_array_equal(short.token_losses(engine), losses[..., :time])
+        assert torch.equal(short.hidden(engine), hidden[:, :, :time])
+
+
+@pytest.mark.parametrize("name", KERNELS)
 def test_gradients_of_heads_are_the_same_bits_in_any_company(name, make_engine, monkeypatch):
     """Whichever experts share the call, on any number of threads, and in the portions that memory allows."""
     case, engine = make_case(16, experts=3, batch=5, time=7), make_engine(name)

@@ -19,6 +19,7 @@ from soma.models import gru
 from soma.models.experts import Experts
 from soma.models.lstm import initialise
 from soma.numerics.rng import Stream
+from soma.training import learner
 from soma.training.adam import Adam
 from soma.training.checkpoint import MEMORY, Checkpoints, tensor_name
 from soma.training.history import HISTORY_COLUMNS
@@ -336,6 +337,18 @@ def test_what_is_drawn_is_chained_and_equal_for_independent_and_summed_losses():
     assert len(set(chains["summed"])) == len(chains["summed"])  # of every expert and measurement
     other = drawn(trained(spec(seed=4)))
     assert not set(sum(other, ())) & set(sum(chains["summed"], ()))
+
+
+def test_batches_do_not_depend_on_how_many_are_drawn_at_once(monkeypatch):
+    def batches(drawn, updates):
+        monkeypatch.setattr(learner, "_DRAWN", drawn)
+        one = trainer(spec(accumulation=2)).learner
+        return {(u, a): one._batch(u, a).tobytes() for u in updates for a in (1, 0)}
+
+    alone = batches(1, range(7))
+    assert len(set(alone.values())) == 14
+    for updates in (range(7), (3, 4, 6, 5, 0, 2, 1)):
+        assert batches(3 * 2 * 2 * 2 * 4, updates) == batches(1 << 15, updates) == alone
 
 
 def test_batches_stay_inside_windows_and_shards():

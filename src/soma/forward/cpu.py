@@ -1,7 +1,8 @@
 """The CPU engine: a fused C++ kernel, one perturbed copy per thread at a time (csrc/, built by setup.py).
 
 The batch lies in SIMD lanes and the whole network runs per time step, so that weights and activations of a copy stay in
-cache and only losses are written. Rademacher probes are regenerated from their counters inside the kernel; Gaussian
+cache and only losses are written. A copy too large for that takes eight steps of a layer at a time, so that most of its
+weights are read once for eight steps. Rademacher probes are regenerated from their counters inside the kernel; Gaussian
 ones are passed to it.
 
 Every processor, instruction set, compiler and number of threads gives the same bytes (csrc/simd.h). On a processor
@@ -236,7 +237,7 @@ def _probes(problem: _Problem, probes: Probes) -> None:
     if probes.kind == "gaussian":
         problem.normals = problem.hold(probes.normals())
     else:
-        problem.kept = problem.hold(np.ascontiguousarray(kept_bits(probes.spec, probes.kind)))
+        problem.kept = problem.hold(kept_bits(probes.spec, probes.kind))
 
 
 def _check(status: int) -> None:

@@ -15,6 +15,7 @@ Shapes: E experts, J directions, K blocks of 64 coordinates, M coordinates.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -98,11 +99,14 @@ def _bits(words: NDArray[np.uint32]) -> NDArray[np.int8]:
     return np.unpackbits(little.reshape(*words.shape[:-2], -1), axis=-1, bitorder="little").view(np.int8)
 
 
+@cache
 def kept_bits(spec: LSTMSpec, kind: ProbeKind) -> NDArray[np.uint32]:
-    """Return the bits of the coordinates that no Rademacher probe zeroes, [K, 2]."""
+    """Return the bits of the coordinates that no Rademacher probe zeroes, [K, 2], read-only."""
     if kind == "gaussian":
         raise ValueError("a gaussian probe has no bits; use its normals")
     mask = spec.gains if kind == "sparse" else np.ones(spec.size, dtype=bool)
     bits = np.zeros(-(-spec.size // 64) * 64, dtype=bool)
     bits[: spec.size] = mask
-    return np.packbits(bits, bitorder="little").view("<u4").reshape(-1, 2).astype(np.uint32)
+    words = np.packbits(bits, bitorder="little").view("<u4").reshape(-1, 2).astype(np.uint32)
+    words.setflags(write=False)
+    return words

@@ -96,9 +96,9 @@ class TritonEngine(Engine):
 
     def packed(self, probes: Probes) -> NDArray[np.uint32]:
         """Compute `probes.packed()` in a kernel; [E, J, blocks, 4]."""
-        kept = np.ascontiguousarray(kept_bits(probes.spec, probes.kind))
+        kept = kept_bits(probes.spec, probes.kind)
         with current(self.device):
-            always = torch.from_numpy(kept.view(np.int32)).to(self.device)
+            always = torch.tensor(kept.view(np.int32), device=self.device)
             directions = self._integers(probes.directions)
             shape = (len(probes.experts), len(directions), len(kept), 4)
             out = torch.empty(shape, dtype=torch.int32, device=self.device)

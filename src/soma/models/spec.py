@@ -73,7 +73,7 @@ class LSTMSpec:
             shapes.append(("project_out", (self.embedding, d)))
         return lay_out(shapes)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Parameters of one body (M); the head has `head_size` more."""
         return self.layout[-1].offset + self.layout[-1].size

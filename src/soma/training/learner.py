@@ -26,6 +26,9 @@ from soma.numerics.rng import Stream
 from soma.runs import RunSpec
 from soma.training.adam import Adam
 
+_DRAWN = 1 << 15
+"""Numbers for batches that are drawn at once."""
+
 Scheduled = Callable[[float], list[float]]
 """Maps an initial lr or eps to its current value for each expert of the group."""
 
@@ -102,6 +105,7 @@ class LSTMLearner(Learner):
     def begin(self, start: Start | None) -> None:
         run, n = self.run, len(self.group.experts)
         self._batches = Stream.named(run.seed, run.kind, "batch")
+        self._drawn = 0, np.empty((0, 0, 0, 0))
         s = run.settings
         self._body_rule = Adam(s.beta1, s.beta2, s.delta, s.weight_decay)
         self._head_rule = Adam(s.beta1, s.beta2, s.delta, 0.0)
@@ -159,11 +163,22 @@ class LSTMLearner(Learner):
     def _batch(self, update: int, accumulation: int) -> NDArray[np.uint8]:
         """Draw random crops of random windows of each expert's shard; uint8 [E, B, T + 1]."""
         s, group = self.run.settings, self.group
-        draws = self._batches.uniform(
-            2 * s.batch, direction=accumulation, update=update, expert=np.array(group.experts)
-        )
-        pairs = zip(group.shards, draws, strict=True)
+        pairs = zip(group.shards, self._draw(update, accumulation), strict=True)
         return np.stack([random_crops(group.windows, shard.train, u, self.run.window, s.crop) for shard, u in pairs])
+
+    def _draw(self, update: int, accumulation: int) -> NDArray[np.float64]:
+        """Draw two uniform numbers for each crop of a batch; [E, 2 B].
+
+        Several updates are drawn at once, because a call of numpy takes longer than the numbers of one.
+        """
+        s, experts = self.run.settings, np.array(self.group.experts)
+        first, drawn = self._drawn
+        if not first <= update < first + drawn.shape[1]:
+            updates = np.arange(update, update + max(1, _DRAWN // (s.accumulation * len(experts) * 2 * s.batch)))
+            numbers = np.arange(s.accumulation)[:, None, None]
+            drawn = self._batches.uniform(2 * s.batch, direction=numbers, update=updates[:, None], expert=experts)
+            self._drawn = first, drawn = update, drawn
+        return drawn[accumulation, update - first]
 
 
 LEARNERS = {

@@ -106,21 +106,29 @@ class Worker {
     void run(Tile<NV>& tile, int copy, Part part) {
         const int64_t expert = copy / p_.copies_per_expert(), row = p_.time + 1;
         const int64_t first = int64_t{copy} * p_.batch + part.first;  // first row of the results
+        const int most = static_cast<int>(p_.sizes().steps());
         tile.start(p_.tokens + (expert * p_.batch + part.first) * row, row, part.sequences);
         double total[Tile<NV>::LANES] = {};
-        for (int t = 0; t < p_.time; ++t) {
-            tile.body(t);
-            if (p_.hidden)
-                for (int i = 0; i < part.sequences; ++i)
-                    tile.hidden(i, p_.hidden + ((first + i) * p_.time + t) * p_.embedding);
-            if (!p_.sequence_losses && !p_.token_losses) continue;
-            double loss[Tile<NV>::LANES];
-            tile.decode(t, loss);
-            for (int i = 0; i < Tile<NV>::LANES; ++i) total[i] += loss[i];
-            if (p_.token_losses)
-                for (int i = 0; i < part.sequences; ++i) p_.token_losses[(first + i) * p_.time + t] = loss[i];
+        for (int t = 0; t < p_.time; t += most) {
+            const int steps = std::min(most, p_.time - t);
+            tile.body(t, steps);
+            for (int i = 0; i < steps; ++i) results(tile, t, i, first, part.sequences, total);
         }
         if (p_.sequence_losses) std::copy(total, total + part.sequences, p_.sequence_losses + first);
+    }
+
+    // Writes what is wanted of step i after tile.body(t, ..), and adds its losses to those of the sequences.
+    template <int NV>
+    void results(Tile<NV>& tile, int t, int i, int64_t first, int sequences, double (&total)[Tile<NV>::LANES]) {
+        if (p_.hidden)
+            for (int b = 0; b < sequences; ++b)
+                tile.hidden(i, b, p_.hidden + ((first + b) * p_.time + t + i) * p_.embedding);
+        if (!p_.sequence_losses && !p_.token_losses) return;
+        double loss[Tile<NV>::LANES];
+        tile.decode(t, i, loss);
+        for (int b = 0; b < Tile<NV>::LANES; ++b) total[b] += loss[b];
+        if (p_.token_losses)
+            for (int b = 0; b < sequences; ++b) p_.token_losses[(first + b) * p_.time + t + i] = loss[b];
     }
 
     const Problem& p_;
@@ -161,7 +169,6 @@ bool head_gradient(const Problem& whole, float* out) {
         p.theta += first * p.theta_stride, p.head += first * p.head_stride, p.tokens += first * B * (T + 1);
         p.hidden = hidden;
         if (!forward(p)) return false;
-        std::fill_n(static_cast<float*>(gradient), most * gradients, 0.0f);
         const int jobs = p.experts * p.batch;
         const bool ok = parallel(std::min(p.threads, jobs), [&](auto next) {
             SequenceGradient one(p.embedding);
@@ -169,8 +176,8 @@ bool head_gradient(const Problem& whole, float* out) {
             int expert = -1;
             for (int job; (job = next()) < jobs;) {
                 if (job / p.batch != expert) decoder.emplace(p.head + (expert = job / p.batch) * p.head_stride, p.embedding);
-                one.add(*decoder, hidden + job * T * H, p.tokens + job * (T + 1) + 1, p.time,
-                        gradient + job * (gradients / B));
+                one.compute(*decoder, hidden + job * T * H, p.tokens + job * (T + 1) + 1, p.time,
+                            gradient + job * (gradients / B));
             }
         });
         if (!ok) return false;
@@ -206,7 +213,7 @@ bool combine(const Problem& p, const double* coefficients, double* out) {
             const int e = job / parts;
             const int64_t first = int64_t{job % parts} * CHUNK, last = std::min(first + CHUNK, blocks(p));
             for (int64_t k = first; k < last; ++k) {
-                alignas(64) double total[BLOCK] = {};
+                Double total[2 * BLOCK / VL] = {};
                 for (int j = 0; j < p.directions; ++j)
                     add_block(p.direction(e, j).block(k), coefficients[int64_t{e} * p.directions + j], total);
                 const int64_t n = std::min<int64_t>(BLOCK, p.size - k * BLOCK);

@@ -30,77 +30,95 @@ class SequenceGradient {
 
     static size_t floats(int width) { return padded(width, TALL) * VOCABULARY; }
 
-    // Takes hidden [T, H], targets [T] and a zeroed out.
-    void add(const Decoder& decoder, const float* hidden, const uint8_t* targets, int time, float* out) {
+    // Takes hidden [T, H] and targets [T], and writes out.
+    void compute(const Decoder& decoder, const float* hidden, const uint8_t* targets, int time, float* out) {
         const int64_t stride = padded(width_, TALL);
         for (int first = 0; first < time; first += STEPS) {
             const int steps = std::min(STEPS, time - first);
             for (int t = 0; t < steps; ++t)
                 std::memcpy(hidden_ + t * stride, hidden + (first + t) * int64_t{width_}, sizeof(float) * width_);
-            int t = 0;
-            for (; t + 4 <= steps; t += 4) logits<4>(decoder, t);
-            for (; t < steps; ++t) logits<1>(decoder, t);
-            for (t = 0; t < steps; ++t) residual(residual_ + t * VOCABULARY, targets[first + t]);
+            for (int t = 0; t < steps; t += N) {  // the last may include steps of before, which are not used
+                logits(decoder, t);
+                softmax(residual_ + t * VOCABULARY);
+            }
+            for (int t = 0; t < steps; ++t) residual_[t * VOCABULARY + targets[first + t]] -= 1.0f;
             for (int k = 0; k < stride; k += TALL)
-                for (int v = 0; v < VOCABULARY; v += 2 * VL) add_outer(steps, k, v, out);
+                for (int v = 0; v < VOCABULARY; v += 2 * VL) outer(steps, k, v, first == 0, out);
         }
     }
 
   private:
+    static constexpr int N = 4;         // steps at once
     static constexpr int STEPS = 32;    // whose residuals stay in cache
     static constexpr int TALL = ROWS;   // rows of the gradient in registers
     static constexpr int PARTS = 16;    // partial sums of a normaliser
 
-    template <int N>
+    // Computes logits in powers of two for N steps.
     void logits(const Decoder& decoder, int t) {
         const int64_t stride = padded(width_, TALL);
-        constexpr int W = N == 1 ? 4 : ROWS / 4;  // vectors of bytes
+        constexpr int W = ROWS / 2;  // vectors of bytes
         for (int v = 0; v < VOCABULARY; v += W * VL) {
             Vec sum[N][W] = {};
             for (int k = 0; k < width_; ++k)
 #pragma GCC unroll 4
                 for (int w = 0; w < W; ++w) {
                     const Vec column = load(decoder.columns + k * VOCABULARY + v + w * VL);
-#pragma GCC unroll 4
-                    for (int i = 0; i < N; ++i) sum[i][w] = fma(splat(hidden_[(t + i) * stride + k]), column, sum[i][w]);
+                    EACH_VECTOR sum[i][w] = fma(splat(hidden_[(t + i) * stride + k]), column, sum[i][w]);
                 }
             for (int i = 0; i < N; ++i)
                 for (int w = 0; w < W; ++w) store(residual_ + (t + i) * VOCABULARY + v + w * VL, sum[i][w]);
         }
     }
 
-    // Turns logits in powers of two into softmax minus one-hot, in place.
-    static void residual(float* y, uint8_t target) {
-        constexpr int N = 4;
-        alignas(64) float lane[VL], part[PARTS] = {};
-        Vec most = load(y);
-        for (int v = VL; v < VOCABULARY; v += VL) most = max(load(y + v), most);
-        store(lane, most);
-        float largest = lane[0];
-        for (int i = 1; i < VL; ++i) largest = std::max(largest, lane[i]);
-        for (int v = 0; v < VOCABULARY; v += N * VL) {
-            Vec some[N];
-            EACH_VECTOR some[i] = max(load(y + v + i * VL) - largest, splat(-120.0f));
-            exp2(some);
-            EACH_VECTOR store(y + v + i * VL, some[i]);
-            for (int i = 0; i < N; ++i) {
-                float* sum = part + (v + i * VL) % PARTS;
-                store(sum, load(sum) + some[i]);
-            }
+    // Turns N rows of logits in powers of two into probabilities, in place.
+    static void softmax(float* y) {
+        alignas(64) float part[N][PARTS];
+        for (int i = 0; i < N; ++i) {
+            const float* row = y + i * VOCABULARY;
+            Vec most[PARTS / VL];
+            for (int j = 0; j < PARTS / VL; ++j) most[j] = load(row + j * VL);
+            for (int v = PARTS; v < VOCABULARY; v += PARTS)
+                for (int j = 0; j < PARTS / VL; ++j) most[j] = max(load(row + v + j * VL), most[j]);
+            std::memcpy(part[i], most, sizeof most);
         }
-        for (int half = PARTS / 2; half; half /= 2)
-            for (int i = 0; i < half; ++i) part[i] += part[i + half];
-        const float scale = 1.0f / part[0];
-        for (int v = 0; v < VOCABULARY; v += VL) store(y + v, load(y + v) * scale);
-        y[target] -= 1.0f;
+        const Quad largest = fold(part, [](Quad a, Quad b) { return a > b ? a : b; });
+        for (int r = 0; r < N; ++r) {
+            Vec sum[PARTS / VL] = {};
+            for (float* at = y + r * VOCABULARY; at < y + (r + 1) * VOCABULARY; at += N * VL) {
+                Vec some[N];
+                EACH_VECTOR some[i] = max(load(at + i * VL) - largest[r], splat(-120.0f));
+                exp2(some);
+                EACH_VECTOR store(at + i * VL, some[i]);
+                EACH_VECTOR sum[i % (PARTS / VL)] += some[i];
+            }
+            std::memcpy(part[r], sum, sizeof sum);
+        }
+        const Quad scale = 1.0f / fold(part, [](Quad a, Quad b) { return a + b; });
+        for (int r = 0; r < N; ++r)
+            for (int v = 0; v < VOCABULARY; v += VL) {
+                float* at = y + r * VOCABULARY + v;
+                store(at, load(at) * scale[r]);
+            }
     }
 
-    // out[k ...][v ...] += sum over steps of hidden x residual.
-    void add_outer(int steps, int k, int v, float* out) const {
+    // Combines the parts of every row as a tree: the first half with the second, and so on.
+    template <class Combine>
+    static Quad fold(const float (&part)[N][PARTS], Combine combine) {
+        Quad m[N];
+        for (int i = 0; i < N; ++i) {
+            const Quad* q = reinterpret_cast<const Quad*>(part[i]);
+            m[i] = combine(combine(q[0], q[2]), combine(q[1], q[3]));
+        }
+        transpose(m);
+        return combine(combine(m[0], m[2]), combine(m[1], m[3]));
+    }
+
+    // Adds the sum over steps of hidden x residual to out[k ...][v ...], or to zero.
+    void outer(int steps, int k, int v, bool zero, float* out) const {
         const int64_t stride = padded(width_, TALL);
-        Vec sum[TALL][2];
+        Vec sum[TALL][2] = {};
 #pragma GCC unroll 8
-        for (int r = 0; r < TALL; ++r)
+        for (int r = 0; r < TALL && !zero; ++r)
             for (int w = 0; w < 2; ++w) sum[r][w] = load(out + (k + r) * VOCABULARY + v + w * VL);
         for (int t = 0; t < steps; ++t) {
             const Vec low = load(residual_ + t * VOCABULARY + v), high = load(residual_ + t * VOCABULARY + v + VL);

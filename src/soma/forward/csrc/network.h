@@ -30,6 +30,9 @@ struct Sizes {
     bool projected() const { return width != embedding; }
     int width_rows() const { return static_cast<int>(padded(width)); }
     int embedding_rows() const { return static_cast<int>(padded(embedding)); }
+    // Time steps that a layer computes before the next layer does: several if the blocks' weights, 64 bytes for each of
+    // depth width^2, are more than the cache of a core holds.
+    int64_t steps() const { return int64_t{depth} * width * width * 64 > (int64_t{4} << 20) ? 8 : 1; }
 };
 
 // Zeroed memory, aligned to the widest vector.
@@ -99,14 +102,23 @@ INLINE void each_four(const Panel<NV> (&a)[P], Use use) {
     }
 }
 
-// Calls use(offset in memory, four vectors) for W x, with W (rows x K) in panels.
+// Calls use(i, offset in memory, four vectors) for W x of n columns x, `stride` apart, with W (rows x K) in panels, each
+// of which is read once.
+template <int NV, class Use>
+INLINE void matmuls(const float* w, int rows, int64_t K, int n, const float* x, int64_t stride, Use use) {
+    each_panel<NV>(rows, [&](auto panels, int row) INLINED {
+        for (int i = 0; i < n; ++i) {
+            Panel<NV> a[panels()] = {};
+            accumulate(w + row * K, K, x + i * stride, a);
+            each_four(a, [&](int at, Vec(&part)[4]) INLINED { use(i, row * NV * VL + at, part); });
+        }
+    });
+}
+
+// Calls use(offset in memory, four vectors) for W x.
 template <int NV, class Use>
 INLINE void matmul(const float* w, int rows, int64_t K, const float* x, Use use) {
-    each_panel<NV>(rows, [&](auto panels, int row) INLINED {
-        Panel<NV> a[panels()] = {};
-        accumulate(w + row * K, K, x, a);
-        each_four(a, [&](int at, Vec(&part)[4]) INLINED { use(row * NV * VL + at, part); });
-    });
+    matmuls<NV>(w, rows, K, 1, x, 0, [&](int, int at, Vec(&part)[4]) INLINED { use(at, part); });
 }
 
 INLINE void store_four(float* p, const Vec (&a)[4]) {
@@ -125,14 +137,9 @@ INLINE void gather(const float* table, int64_t stride, int n, const uint8_t* byt
     constexpr int LANES = NV * VL;
     const float* row[LANES];
     for (int i = 0; i < LANES; ++i) row[i] = table + bytes[i] * stride;
-    for (int k = 0; k < n; k += 4)
+    for (int k = 0; k < n; k += 4, y += 4 * LANES)
 #pragma GCC unroll 4
-        for (int i = 0; i < LANES; i += 4) {
-            Quad m[4];
-            for (int j = 0; j < 4; ++j) m[j] = *reinterpret_cast<const Quad*>(row[i + j] + k);
-            transpose(m);
-            for (int j = 0; j < 4; ++j) *reinterpret_cast<Quad*>(y + (k + j) * LANES + i) = m[j];
-        }
+        for (int v = 0; v < LANES; v += VL) store_columns(row + v, k, y + v, LANES);
 }
 
 // The inverse: writes row i of a table of n columns from lane i.
@@ -247,7 +254,17 @@ class Weights {
             const float* row[ROWS];
             float scale[ROWS];
             for (int r = 0; r < ROWS; ++r) row[r] = source(first + r, scale[r]);
-            for (int64_t k = 0; k < K; ++k)
+            int64_t k = 0;
+            for (; k + 4 <= K; k += 4, out += 4 * ROWS) {
+                const Quad gains = gain ? four(gain + k) : Quad{} + 1.0f;
+                for (int r = 0; r < ROWS; r += 4) {
+                    Quad m[4];
+                    for (int j = 0; j < 4; ++j) m[j] = row[r + j] ? four(row[r + j] + k) * gains * scale[r + j] : Quad{};
+                    transpose(m);
+                    for (int j = 0; j < 4; ++j) *reinterpret_cast<Quad*>(out + j * ROWS + r) = m[j];
+                }
+            }
+            for (; k < K; ++k)
                 for (int r = 0; r < ROWS; ++r) *out++ = row[r] ? row[r][k] * (gain ? gain[k] : 1.0f) * scale[r] : 0.0f;
         }
     }
@@ -334,15 +351,18 @@ INLINE void cells(Vec (&in)[N], Vec (&forget)[N], Vec (&candidate)[N], Vec (&out
     EACH_VECTOR h[i] = (1.0f - h[i]) * output[i];
 }
 
-// Activations and states of up to LANES sequences, with the operations of a time step.
+// Activations and states of up to LANES sequences, with the operations of up to Sizes::steps() time steps at once.
+//
+// A layer finishes all steps before the next one begins, and only its recurrence goes through them one by one: the
+// other matrices are read once for all steps. The order of every sum is that of single steps.
 template <int NV>
 class Tile {
   public:
     static constexpr int LANES = NV * VL;
 
     Tile(const Sizes& s, const Weights& w)
-        : s_(s), w_(w), x_(rows(1)), norm_(rows(1)), wide_(rows(GATES)), spare_(rows(1)),
-          out_(s.embedding_rows() * LANES), target_(s.embedding_rows() * LANES) {
+        : s_(s), w_(w), x_(s.steps() * rows(1)), norm_(s.steps() * rows(1)), wide_(s.steps() * rows(GATES)),
+          spare_(rows(1)), out_(s.steps() * s.embedding_rows() * LANES), target_(s.embedding_rows() * LANES) {
         for (int l = 0; l < s.depth; ++l) {
             h_.emplace_back(rows(1));
             c_.emplace_back(rows(1));
@@ -358,40 +378,45 @@ class Tile {
         }
     }
 
-    // Computes everything up to the decoder's input, for the bytes at time t.
-    void body(int64_t t) {
-        uint8_t bytes[LANES];
-        bytes_at(t, bytes);
+    // Computes everything up to the decoder's inputs, for the bytes at times t, t + 1, ...
+    void body(int64_t t, int steps) {
         const int dp = s_.width_rows();
-        gather<NV>(s_.projected() ? w_.inputs : w_.head, dp, dp, bytes, x_);
-        gather<NV>(w_.first_gates, GATES * dp, GATES * dp, bytes, wide_);
-        for (int l = 0; l < s_.depth; ++l) {
-            lstm(l);
-            mlp(l);
+        for (int i = 0; i < steps; ++i) {
+            uint8_t bytes[LANES];
+            bytes_at(t + i, bytes);
+            gather<NV>(s_.projected() ? w_.inputs : w_.head, dp, dp, bytes, x(i));
+            gather<NV>(w_.first_gates, GATES * dp, GATES * dp, bytes, wide(i));
         }
-        layer_norm<NV>(x_, s_.width, w_.gain, s_.projected() ? norm_ : out_);
-        if (s_.projected()) multiply<NV>(w_.project_out, s_.embedding_rows(), s_.width, norm_, out_);
+        for (int l = 0; l < s_.depth; ++l) {
+            lstm(l, steps);
+            mlp(l, steps);
+        }
+        for (int i = 0; i < steps; ++i) layer_norm<NV>(x(i), s_.width, w_.gain, s_.projected() ? norm(i) : out(i));
+        if (s_.projected())
+            matmuls<NV>(w_.project_out, s_.embedding_rows(), s_.width, steps, norm_, rows(1),
+                        [&](int i, int at, Vec(&part)[4]) INLINED { store_four(out(i) + at, part); });
     }
 
-    // Computes the loss of the byte at t + 1 in every lane, after body(t): logsumexp(logits) - target logit. No logit
-    // exceeds |out| max |E_v|; if that bound is safe, the exponentials need no shift. Otherwise a first pass finds the
-    // largest logit of each lane.
-    void decode(int64_t t, double (&loss)[LANES]) {
+    // Computes the loss of the byte at t + i + 1 in every lane, after body(t, ..): logsumexp(logits) - target logit. No
+    // logit exceeds |out| max |E_v|; if that bound is safe, the exponentials need no shift. Otherwise a first pass
+    // finds the largest logit of each lane.
+    void decode(int64_t t, int i, double (&loss)[LANES]) {
+        const float* out = this->out(i);
         uint8_t bytes[LANES];
-        bytes_at(t + 1, bytes);
+        bytes_at(t + i + 1, bytes);
         gather<NV>(w_.head, s_.embedding_rows(), s_.embedding_rows(), bytes, target_);
         Vec square[NV], target[NV], shift[NV] = {}, sum[NV] = {};
-        dot(out_, out_, square);
-        dot(out_, target_, target);
+        dot(out, out, square);
+        dot(out, target_, target);
         if (unsafe(square)) {
-            largest_logit(square, shift);
-            logits([&](int, Vec(&y)[4]) INLINED {
+            largest_logit(out, square, shift);
+            logits(out, [&](int, Vec(&y)[4]) INLINED {
                 for (int i = 0; i < 4; ++i) y[i] = max(y[i] - shift[i % NV], splat(-120.0f));
                 exp2(y);
                 for (int i = 0; i < 4; ++i) sum[i % NV] += y[i];
             });
         } else {
-            logits([&](int, Vec(&y)[4]) INLINED {
+            logits(out, [&](int, Vec(&y)[4]) INLINED {
                 exp2(y);
                 for (int i = 0; i < 4; ++i) sum[i % NV] += y[i];
             });
@@ -403,38 +428,50 @@ class Tile {
         }
     }
 
-    // Copies the decoder's input of one lane, [H].
-    void hidden(int lane, float* row) const {
-        for (int k = 0; k < s_.embedding; ++k) row[k] = out_[k * LANES + lane];
+    // Copies the decoder's input at step i of one lane, [H].
+    void hidden(int i, int lane, float* row) const {
+        for (int k = 0; k < s_.embedding; ++k) row[k] = out(i)[k * LANES + lane];
     }
 
   private:
     int rows(int matrices) const { return matrices * s_.width_rows() * LANES; }
+
+    // What belongs to step i.
+    float* x(int64_t i) const { return x_ + i * rows(1); }
+    float* norm(int64_t i) const { return norm_ + i * rows(1); }
+    float* wide(int64_t i) const { return wide_ + i * rows(GATES); }
+    float* out(int64_t i) const { return out_ + i * s_.embedding_rows() * LANES; }
 
     // Lanes without a sequence process byte 0 and are never read.
     void bytes_at(int64_t t, uint8_t (&bytes)[LANES]) const {
         for (int i = 0; i < LANES; ++i) bytes[i] = i < count_ ? tokens_[i * stride_ + t] : 0;
     }
 
-    void lstm(int l) {
+    void lstm(int l, int steps) {
         const int64_t d = s_.width;
         const Weights::Block& w = w_.block(l);
-        if (l) layer_norm<NV>(x_, s_.width, nullptr, norm_);
-        each_panel<NV>(GATES * s_.width_rows(), [&](auto panels, int row) INLINED {
-            Panel<NV> a[panels()] = {};
-            if (l)
-                accumulate(w.gates_input + row * d, d, static_cast<const float*>(norm_), a);
-            else
-                std::memcpy(a, wide_ + row * LANES, sizeof a);
-            accumulate(w.gates_hidden + row * d, d, static_cast<const float*>(h_[l]), a);
-            units(a, row / GATES * LANES, c_[l]);
-        });
-        std::swap(h_[l], spare_);
+        const bool together = l && steps == 1;  // both products of the gates
+        for (int i = 0; l && i < steps; ++i) layer_norm<NV>(x(i), s_.width, nullptr, norm(i));
+        if (l && !together)
+            matmuls<NV>(w.gates_input, GATES * s_.width_rows(), d, steps, norm_, rows(1),
+                        [&](int i, int at, Vec(&part)[4]) INLINED { store_four(wide(i) + at, part); });
+        for (int i = 0; i < steps; ++i) {
+            each_panel<NV>(GATES * s_.width_rows(), [&](auto panels, int row) INLINED {
+                Panel<NV> a[panels()] = {};
+                if (together)
+                    accumulate(w.gates_input + row * d, d, static_cast<const float*>(norm_), a);
+                else
+                    std::memcpy(a, wide(i) + row * LANES, sizeof a);
+                accumulate(w.gates_hidden + row * d, d, static_cast<const float*>(h_[l]), a);
+                units(a, row / GATES * LANES, x(i), c_[l]);
+            });
+            std::swap(h_[l], spare_);
+        }
     }
 
     // Processes the units of P panels at once: updates the cell state and the residual, and writes the new h to spare_.
     template <int P>
-    ALWAYS_INLINE void units(const Panel<NV> (&a)[P], int at, float* state) {
+    ALWAYS_INLINE void units(const Panel<NV> (&a)[P], int at, float* x, float* state) {
         constexpr int N = P * UNITS * NV;  // vectors, in the order of memory
         Vec gates[GATES][N], c[N], h[N];
         EACH_VECTOR for (int g = 0; g < GATES; ++g) gates[g][i] = a[i / NV / UNITS][g * UNITS + i / NV % UNITS][i % NV];
@@ -442,21 +479,23 @@ class Tile {
         cells(gates[0], gates[1], gates[2], gates[3], c, h);
         EACH_VECTOR store(state + at + i * VL, c[i]);
         EACH_VECTOR store(spare_ + at + i * VL, h[i]);
-        EACH_VECTOR store(x_ + at + i * VL, load(x_ + at + i * VL) + h[i]);
+        EACH_VECTOR store(x + at + i * VL, load(x + at + i * VL) + h[i]);
     }
 
-    void mlp(int l) {
+    void mlp(int l, int steps) {
         const int64_t d = s_.width;
         const Weights::Block& w = w_.block(l);
-        layer_norm<NV>(x_, s_.width, nullptr, norm_);
-        matmul<NV>(w.up, static_cast<int>(padded(4 * d)), d, norm_, [&](int at, Vec(&part)[4]) INLINED {
-            gelu(part);
-            store_four(wide_ + at, part);
-        });
-        matmul<NV>(w.down, s_.width_rows(), 4 * d, wide_, [&](int at, Vec(&part)[4]) INLINED {
-            for (int i = 0; i < 4; ++i) part[i] += load(x_ + at + i * VL);
-            store_four(x_ + at, part);
-        });
+        for (int i = 0; i < steps; ++i) layer_norm<NV>(x(i), s_.width, nullptr, norm(i));
+        matmuls<NV>(w.up, static_cast<int>(padded(4 * d)), d, steps, norm_, rows(1),
+                    [&](int i, int at, Vec(&part)[4]) INLINED {
+                        gelu(part);
+                        store_four(wide(i) + at, part);
+                    });
+        matmuls<NV>(w.down, s_.width_rows(), 4 * d, steps, wide_, rows(GATES),
+                    [&](int i, int at, Vec(&part)[4]) INLINED {
+                        for (int j = 0; j < 4; ++j) part[j] += load(x(i) + at + j * VL);
+                        store_four(x(i) + at, part);
+                    });
     }
 
     void dot(const float* a, const float* b, Vec (&sum)[NV]) const {
@@ -467,8 +506,8 @@ class Tile {
 
     // Calls use(.., four vectors of logits in powers of two) for all bytes.
     template <class Use>
-    ALWAYS_INLINE void logits(Use use) const {
-        matmul<NV>(w_.decoder, VOCABULARY, s_.embedding, out_, use);
+    ALWAYS_INLINE void logits(const float* out, Use use) const {
+        matmul<NV>(w_.decoder, VOCABULARY, s_.embedding, out, use);
     }
 
     // Written so that a NaN counts as unsafe.
@@ -479,10 +518,10 @@ class Tile {
         return !safe;
     }
 
-    void largest_logit(const Vec (&square)[NV], Vec (&shift)[NV]) const {
+    void largest_logit(const float* out, const Vec (&square)[NV], Vec (&shift)[NV]) const {
         Vec largest[NV];
         for (int v = 0; v < NV; ++v) largest[v] = splat(-3e38f);
-        logits([&](int, Vec(&y)[4]) INLINED {
+        logits(out, [&](int, Vec(&y)[4]) INLINED {
             for (int i = 0; i < 4; ++i) largest[i % NV] = max(largest[i % NV], y[i]);
         });
         for (int v = 0; v < NV; ++v) shift[v] = square[v] < w_.safe_square ? Vec{} : largest[v];
@@ -493,8 +532,8 @@ class Tile {
     const uint8_t* tokens_ = nullptr;  // tokens of the first sequence
     int64_t stride_ = 0;
     int count_ = 0;
-    Buffer x_, norm_, wide_, spare_;  // residual, LayerNorm, gates or MLP, the next h
-    Buffer out_, target_;             // the decoder's input, the target's row of E
+    Buffer x_, norm_, wide_, spare_;  // residual, LayerNorm, gates or MLP of every step; the next h
+    Buffer out_, target_;             // the decoder's inputs, the target's row of E
     std::vector<Buffer> h_, c_;       // states of every block
 };
 

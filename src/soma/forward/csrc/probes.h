@@ -42,25 +42,38 @@ struct Direction {
     }
 };
 
-// Returns bits first, first + 1, ... of a word, one per lane, as 0 or 1.
-INLINE Int bits(uint32_t word, int first) {
-    Int lane;
-    for (int i = 0; i < VL; ++i) lane[i] = first + i;
-    return ((Int{} + static_cast<int32_t>(word)) >> lane) & 1;
+// Returns a word in every lane, moved so that bit first + i is the highest of lane i.
+INLINE Int highest(uint32_t word, int first) {
+    Int left;
+    for (int i = 0; i < VL; ++i) left[i] = 31 - first - i;
+    return (Int{} + static_cast<int32_t>(word)) << left;
+}
+INLINE Word highest(uint64_t word, int first) {
+    Word left;
+    for (int i = 0; i < VL / 2; ++i) left[i] = 63 - first - i;
+    return (Word{} + static_cast<int64_t>(word)) << left;
 }
 
 // Computes out = theta + step z, rounded once; out has room for whole blocks.
 inline void perturb(const float* theta, int64_t size, const Direction& z, float step, float* out) {
+    constexpr int32_t SIGN = INT32_MIN;
     int32_t magnitude;
     std::memcpy(&magnitude, &step, sizeof step);
-    for (int64_t k = 0; k * BLOCK < size; ++k, out += BLOCK) {
+    const auto block = [&](int64_t k, const float* in) INLINED {
         const Philox words = z.block(k);
-        std::memcpy(out, theta + k * BLOCK, sizeof(float) * std::min<int64_t>(BLOCK, size - k * BLOCK));
+#pragma GCC unroll 16
         for (int i = 0; i < BLOCK; i += VL) {
             const int half = i / 32 * 2;
-            const Int negative = bits(words.word[half + 1], i % 32), kept = -bits(words.word[half], i % 32);
-            store(out + i, load(out + i) + (Vec)(((negative << 31) ^ magnitude) & kept));
+            const Int negative = highest(words.word[half + 1], i % 32), kept = highest(words.word[half], i % 32) >> 31;
+            store(out + k * BLOCK + i, load_anywhere(in + i) + (Vec)(((negative & SIGN) ^ magnitude) & kept));
         }
+    };
+    const int64_t whole = size / BLOCK, rest = size % BLOCK;
+    for (int64_t k = 0; k < whole; ++k) block(k, theta + k * BLOCK);
+    if (rest) {
+        float last[BLOCK] = {};
+        std::memcpy(last, theta + whole * BLOCK, sizeof(float) * rest);
+        block(whole, last);
     }
 }
 
@@ -70,12 +83,16 @@ inline void perturb(const float* theta, int64_t size, const float* z, float step
 }
 
 // Adds coefficient z to total over one block of coordinates.
-inline void add_block(const Philox& words, double coefficient, double* total) {
-    for (int i = 0; i < BLOCK; i += VL) {
-        const int half = i / 32 * 2;
-        const Int z = (1 - (bits(words.word[half + 1], i % 32) << 1)) & -bits(words.word[half], i % 32);
-        Wide* sum = reinterpret_cast<Wide*>(total + i);
-        *sum += __builtin_convertvector(z, Wide) * coefficient;
+INLINE void add_block(const Philox& words, double coefficient, Double (&total)[2 * BLOCK / VL]) {
+    constexpr int64_t SIGN = INT64_MIN;
+    const uint64_t kept = words.word[0] | uint64_t{words.word[2]} << 32;
+    const uint64_t negative = words.word[1] | uint64_t{words.word[3]} << 32;
+    int64_t magnitude;
+    std::memcpy(&magnitude, &coefficient, sizeof coefficient);
+#pragma GCC unroll 32
+    for (int i = 0; i < 2 * BLOCK / VL; ++i) {
+        const int first = i * VL / 2;
+        total[i] += (Double)(((highest(negative, first) & SIGN) ^ magnitude) & (highest(kept, first) >> 63));
     }
 }
 

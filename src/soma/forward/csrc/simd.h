@@ -38,11 +38,17 @@ typedef float Vec __attribute__((vector_size(4 * VL), may_alias));
 typedef int32_t Int __attribute__((vector_size(4 * VL), may_alias));
 typedef double Wide __attribute__((vector_size(8 * VL), may_alias));
 typedef int64_t Long __attribute__((vector_size(8 * VL), may_alias));
+typedef double Double __attribute__((vector_size(4 * VL), may_alias));
+typedef int64_t Word __attribute__((vector_size(4 * VL), may_alias));
+typedef float Loose __attribute__((vector_size(4 * VL), aligned(4), may_alias));
+typedef float LooseQuad __attribute__((vector_size(16), aligned(4), may_alias));
 typedef float Quad __attribute__((vector_size(16), may_alias));
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
 INLINE Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
+INLINE Vec load_anywhere(const float* p) { return *reinterpret_cast<const Loose*>(p); }
+INLINE Quad four(const float* p) { return *reinterpret_cast<const LooseQuad*>(p); }
 INLINE void store(float* p, Vec a) { *reinterpret_cast<Vec*>(p) = a; }
 INLINE Vec splat(float a) { return a - Vec{}; }  // a sum would turn -0 into 0
 
@@ -182,5 +188,38 @@ INLINE void transpose(Quad (&m)[4]) {
     m[2] = shuffle<0, 1, 4, 5>(b, d);
     m[3] = shuffle<2, 3, 6, 7>(b, d);
 }
+
+// Sets y[j stride + i] = row[i][first + j] for VL rows and 4 columns.
+#if defined(__AVX512F__)
+INLINE void store_columns(const float* const* row, int first, float* y, int stride) {
+    __m512 m[4];  // rows j, j + 4, j + 8, j + 12
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+        const auto four = [&](int i) INLINED { return _mm_load_ps(row[j + 4 * i] + first); };
+        m[j] = _mm512_broadcast_f32x4(four(0));
+        m[j] = _mm512_mask_broadcast_f32x4(m[j], 0x00f0, four(1));
+        m[j] = _mm512_mask_broadcast_f32x4(m[j], 0x0f00, four(2));
+        m[j] = _mm512_mask_broadcast_f32x4(m[j], 0xf000, four(3));
+    }
+    const __m512d a = _mm512_castps_pd(_mm512_unpacklo_ps(m[0], m[1]));
+    const __m512d b = _mm512_castps_pd(_mm512_unpackhi_ps(m[0], m[1]));
+    const __m512d c = _mm512_castps_pd(_mm512_unpacklo_ps(m[2], m[3]));
+    const __m512d d = _mm512_castps_pd(_mm512_unpackhi_ps(m[2], m[3]));
+    store(y, (Vec)_mm512_unpacklo_pd(a, c));
+    store(y + stride, (Vec)_mm512_unpackhi_pd(a, c));
+    store(y + 2 * stride, (Vec)_mm512_unpacklo_pd(b, d));
+    store(y + 3 * stride, (Vec)_mm512_unpackhi_pd(b, d));
+}
+#else
+INLINE void store_columns(const float* const* row, int first, float* y, int stride) {
+#pragma GCC unroll 4
+    for (int i = 0; i < VL; i += 4) {
+        Quad m[4];
+        for (int j = 0; j < 4; ++j) m[j] = *reinterpret_cast<const Quad*>(row[i + j] + first);
+        transpose(m);
+        for (int j = 0; j < 4; ++j) *reinterpret_cast<Quad*>(y + j * stride + i) = m[j];
+    }
+}
+#endif
 
 }  // namespace soma

@@ -27,7 +27,7 @@ class SPSALearner(LSTMLearner):
         numbers = self.group.experts
         number, side = spsa.turn(s.difference, update)
         probes = [
-            Probes(self.run.model, stream, s.probe, number, tuple(numbers), range(a * s.n_pert, (a + 1) * s.n_pert))
+            Probes(self.experts.spec, stream, s.probe, number, tuple(numbers), range(a * s.n_pert, (a + 1) * s.n_pert))
             for a in range(s.accumulation)
         ]
         for i, expert in enumerate(numbers):
@@ -40,7 +40,7 @@ class SPSALearner(LSTMLearner):
         return body, self._head_gradient(batches) if self.run.trains_head else None, estimate.loss
 
     def _head_gradient(self, batches: list[NDArray[np.uint8]]) -> Tensor:
-        total = torch.zeros_like(self.experts.head)
-        for tokens in batches:
-            total += self.engine.head_gradient(self.experts, tokens)
-        return total / len(batches)
+        first, *others = (self.engine.head_gradient(self.experts, tokens) for tokens in batches)
+        for other in others:
+            first += other
+        return first.div_(len(batches))
