@@ -69,6 +69,8 @@ _NEEDED = os.environ.get("SOMA_TESTS_NEED", "").split()
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
     """Let a skip for want of a needed tool fail."""
     report = yield
+    # A worker of pytest-xdist cannot send what was captured if it is no UTF-8.
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     if report.skipped and isinstance(report.longrepr, tuple):
         missing = [tool for tool in _NEEDED if tool in report.longrepr[2]]
         if missing:

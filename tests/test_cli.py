@@ -117,7 +117,6 @@ def check(words: list[str], capsys: pytest.CaptureFixture[str], caplog: pytest.L
     assert len(errors) == status, (words, caplog.text)
     assert not any(record.exc_info for record in errors), (words, caplog.text)
     assert "Traceback" not in capsys.readouterr().err
-    caplog.clear()  # a worker of pytest-xdist cannot send what is no UTF-8
     return status
 
 
