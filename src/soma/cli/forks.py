@@ -142,6 +142,11 @@ def _become(asked: dict[str, Any], streams: list[int]) -> NoReturn:
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
             os.close(stream)
+        # Python's own streams would go on as those of the server, which may be a file where these are a pipe.
+        sys.stdin, sys.stdout, sys.stderr = (
+            open(number, mode, encoding="utf-8", errors=errors, closefd=False)  # noqa: SIM115 (until the process ends)
+            for number, mode, errors in ((0, "r", "surrogateescape"), (1, "w", "strict"), (2, "w", "backslashreplace"))
+        )
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.environ.clear()
         os.environ |= asked["environment"]
