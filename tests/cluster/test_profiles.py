@@ -53,8 +53,11 @@ def test_each_of_256_experts_is_one_job_with_one_gpu_and_shared_directions_get_s
     experts = [f"results/paper/runs/soma-n256-s0/{i:03d}-{i:03d}/weights.safetensors" for i in range(256)]
     shared = "results/paper/runs/spsa-n1-p64-s0/000-000/weights.safetensors"
     (project.folder / "config/ddpp.yaml").write_text("compute: {ddpp: 8}")
-    for folder in ("corpus/train", "shards/clusters-n256", "shards/iid-n1", "shards/clusters-n1"):
-        (project.folder / "results/paper" / folder).mkdir(parents=True)
+    shards = [f"shards/{name}/shards.json" for name in ("clusters-n256", "iid-n1", "clusters-n1")]
+    for index in ("corpus/train/manifest.json", *shards):
+        file = project.folder / "results/paper" / index
+        file.parent.mkdir(parents=True)
+        file.touch()
     for seed in ("seed-d32-s0", "seed-d509-s0"):
         file = project.folder / f"results/paper/runs/{seed}/000-000/weights.safetensors"
         file.parent.mkdir(parents=True)

@@ -11,7 +11,7 @@ from tests.dvc.repository import OVERLAY, RESULTS, Repository
 
 pytestmark = pytest.mark.dvc
 
-KERNEL = "src/soma/forward/csrc/engine.cpp"
+KERNEL = "src/soma/forward/cpu.py"
 SPSA = "src/soma/estimators/spsa.py"
 RECORD = RESULTS / "runs/soma-n2-s0/000-001/run.json"
 
@@ -38,10 +38,9 @@ def records(repository: Repository) -> dict[str, str]:
     return {str(path): path.read_text() for path in paths if path.exists()}
 
 
-def test_a_renamed_local_variable_is_adopted_and_its_line_of_adoptions_is_shown(copy, tmp_path):
+def test_a_renamed_function_is_adopted_and_its_line_of_adoptions_is_shown(copy, tmp_path):
     assert "nothing to adopt" in adopt(copy)
-    edit(copy, KERNEL, ("const bool whole =", "const bool undivided ="), ("if (whole)", "if (undivided)"),
-         ("= whole ? copies", "= undivided ? copies"))  # fmt: skip
+    edit(copy, KERNEL, ("_model(", "_described("))
     edit(copy, "src/soma/data/encode.py", ("_ASCII_FOLD", "_LOWER"))
     edit(copy, "src/soma/report/table.py", ("_inline", "_in_line"))
     planned = copy.planned()

@@ -74,7 +74,7 @@ def test_snakemake_killed_and_started_again_ends_with_the_same_bytes(toy, copied
 def test_what_an_orphan_finished_is_published_and_not_trained_again(toy, copied):
     """A job ends after its Snakemake: its outputs are whole but unrecorded, and the next Snakemake removes them."""
     planned = copied.snakemake(TARGET, "-n", "-p", config="config/changed.yaml")
-    (command,) = re.findall(r"^\s*(\S+ -m soma.cli train .*)$", planned.stdout + planned.stderr, re.M)
+    (command,) = re.findall(r"(\S+ -m soma\.cli train .*)$", planned.stdout + planned.stderr, re.M)
     subprocess.run(shlex.split(command), cwd=copied.folder, env=copied.environment, check=True, capture_output=True)
     for path in (copied.folder / TARGET).parent.iterdir():
         path.unlink()
@@ -137,7 +137,7 @@ def test_a_full_disk_is_one_sentence_and_the_last_state_goes_on(toy, tmp_path):
         assert "the disk is full; free some space (files saved earlier are intact)" in done.stderr
         assert "Traceback" not in done.stderr
         assert not list(small.rglob(".state*"))  # no partially written file
-        assert (small / "resume/state.safetensors").exists()
+        assert (small / "resume/previous.safetensors").exists()
         subprocess.run(["mount", "-o", "remount,size=64m", str(small)], check=True)
         done = subprocess.run(command, env=toy.environment, check=True, capture_output=True, text=True)
         assert "continuing after update" in done.stderr

@@ -321,7 +321,7 @@ ESTIMATED = OF_RUNS | {
     "train_expert": 48,
     "train_expert_with_leg": 5,
 }  # and not backpropagation from a random start, and EGGROLL
-FORWARDED = OF_RUNS | {"train_seed": 6, "train_expert": 50, "train_expert_with_leg": 5}
+FORWARDED = OF_RUNS | {"measure": 9, "train_seed": 6, "train_expert": 50, "train_expert_with_leg": 5}
 CODE_EDITS = {
     "a comment in C++": (CPP, "#include <atomic>", "#include <atomic>  // a remark", {}),
     "a Triton kernel": (KERNELS, "sign = 1 - 2 * negative", "sign = 1 + 2 * negative", {}),
