@@ -316,7 +316,7 @@ OF_RUNS = remade("costs", "tuning-test", "ablation-curves", *MEASUREMENTS, losse
 }
 OF_RUNS |= {"evaluate": 24, "choose": 1, "evaluate_chosen": 1}
 ESTIMATED = OF_RUNS | {
-    "measure": 7,
+    "measure": 8,
     "train_seed": 6,
     "train_expert": 48,
     "train_expert_with_leg": 5,
