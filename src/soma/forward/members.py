@@ -246,13 +246,10 @@ def load(path: str) -> ctypes.CDLL | None:
     Raises:
         SomaError: if it was built from other sources.
     """
-    loaded = native.open_library(path)
+    loaded = native.open_kernel(path, _Problem)
     if loaded is None:
         return None
     loaded.soma_factors.argtypes = [ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32, _int, _long, _pointer]
     loaded.soma_factors.restype = None
     loaded.soma_members.argtypes = [_pointer]
-    if not loaded.soma_supported():
-        return None
-    native.check_structure(path, loaded.soma_problem_bytes(), _Problem)
     return loaded

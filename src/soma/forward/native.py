@@ -88,6 +88,19 @@ def open_library(path: str) -> ctypes.CDLL | None:
         return None
 
 
+def open_kernel(path: str, problem: type[ctypes.Structure]) -> ctypes.CDLL | None:
+    """Open a kernel; None if it was built on another system or this processor lacks the instructions.
+
+    Raises:
+        SomaError: if it was built from other sources, so that its problem has another size.
+    """
+    loaded = open_library(path)
+    if loaded is None or not loaded.soma_supported():
+        return None
+    check_structure(path, loaded.soma_problem_bytes(), problem)
+    return loaded
+
+
 def check_structure(path: str, size: int, structure: type[ctypes.Structure]) -> None:
     """Raise `SomaError` unless a library has the size of a structure that it is passed."""
     if size != ctypes.sizeof(structure):
