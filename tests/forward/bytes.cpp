@@ -2,19 +2,9 @@
 #include <cstdio>
 
 #include "engine.cpp"
+#include "hash.h"
 
 namespace {
-
-uint64_t hash = 14695981039346656037u;  // FNV-1a
-
-template <class T>
-void add(const std::vector<T>& values) {
-    const unsigned char* bytes = reinterpret_cast<const unsigned char*>(values.data());
-    for (size_t i = 0; i < values.size() * sizeof(T); ++i) hash = (hash ^ bytes[i]) * 1099511628211u;
-}
-
-uint32_t state = 1;
-float uniform() { return ((state = state * 1664525u + 1013904223u) >> 8) / 16777216.0f; }
 
 void problem(int width) {
     constexpr int D = 2, H = 20, E = 2, B = 5, T = 11, J = 3, S = 2, V = 256;
