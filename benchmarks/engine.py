@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from soma.accounting.machine import device_name
 from soma.config.training import Training
+from soma.data.windows import Rows
 from soma.forward.cpu import CpuEngine
 from soma.forward.engine import Engine
 from soma.forward.probes import Probes
@@ -243,7 +244,7 @@ def update_share(settings: dict[str, Any], repeats: int) -> dict[str, Any]:
     )  # fmt: skip
     text = Stream.named(0, "benchmark").integers(1 << 20, 256).astype(np.uint8)
     ids = np.arange(2000, dtype=np.uint32)
-    group = Group(run, experts, _Windows(text, 512), [Shard(ids, ids) for _ in experts])
+    group = Group(run, experts, [Shard(Rows(text, 512, 512), ids, ids)] * len(experts), text)
     engine = TimedEngine()
     ours, other = (Trainer(SPSALearner(group, e, torch.device("cpu"))) for e in (engine, TorchHead()))
     losses = []
@@ -261,17 +262,6 @@ def update_share(settings: dict[str, Any], repeats: int) -> dict[str, Any]:
         "torch_delta_rule": ratio(times["torch_delta_rule"], times["update"]),
         "seconds": {name: median(t) for name, t in (times | {"losses": losses}).items()},
     }
-
-
-class _Windows:
-    """Windows of a byte array."""
-
-    def __init__(self, text: NDArray[np.uint8], window: int) -> None:
-        self.text, self.window = text, window
-
-    def crops(self, ids: NDArray[Any], offsets: NDArray[Any], length: int) -> NDArray[np.uint8]:
-        start = np.asarray(ids, np.int64) * self.window + offsets
-        return self.text[start[:, None] + np.arange(length + 1)]
 
 
 def machine(engine: CpuEngine) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from soma.errors import SomaError
-from soma.files.arrays import open_array
+from soma.files.arrays import check_array, new_array, open_array
 from soma.files.atomic import atomic_directory, atomic_path, read_json, remove_directory, write_json
 from soma.files.disk_errors import sentence
 from soma.files.hashes import check_files, describe_files
@@ -203,6 +203,29 @@ def test_another_array_is_one_sentence(tmp_path, array):
     np.save(path, array)
     with pytest.raises(SomaError, match=r"x\.npy is not an array of uint16 with 1 dimension"):
         open_array(path, np.uint16, 1)
+
+
+def test_an_array_is_an_npy_file_whose_values_have_a_checksum(tmp_path, monkeypatch):
+    monkeypatch.setattr("soma.files.arrays._BLOCK", 100)
+    path, rows = tmp_path / "x.npy", np.arange(200, dtype=np.float32).reshape(50, 4)
+    with new_array(path, np.float32, rows.shape) as write:
+        for block in (rows[:1], rows[1:33], rows[33:]):
+            write(block)
+    for mode in (None, "r"):
+        np.testing.assert_array_equal(np.load(path, mmap_mode=mode), rows)
+    check_array(path)
+    content = path.read_bytes()
+    for bit in range(0, 8 * 800, 97):
+        damaged = bytearray(content)
+        damaged[-809 + bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        with pytest.raises(SomaError, match=r"x\.npy does not have the values that it was written with"):
+            check_array(path)
+    path.write_bytes(content[:-2])
+    with pytest.raises(SomaError, match=r"x\.npy does not have the values"):
+        check_array(path)
+    np.save(path, rows)  # by another writer: there is nothing to tell by
+    check_array(path)
 
 
 @pytest.mark.parametrize("text", ["[]", "3", '{"run": {}}', '{"run": 3}', "{}", '{"ru', "null"])

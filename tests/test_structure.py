@@ -19,7 +19,7 @@ import pytest
 
 from soma.cli import steps
 from soma.errors import SomaError
-from soma.routing.artefact import seal
+from soma.files.artefact import seal
 from soma.routing.features import open_vectors
 from soma.routing.router import Router
 from tests.examples import module_at

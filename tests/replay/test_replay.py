@@ -14,10 +14,10 @@ from soma.cli import main
 from soma.commands.replay import Comparison, compare_runs, recorded
 from soma.errors import SomaError
 from soma.estimators import bptt, spsa
+from soma.files.artefact import seal
 from soma.files.atomic import read_json, write_json
 from soma.files.hashes import sha256_file
 from soma.forward import cpu
-from soma.routing.artefact import seal
 from soma.training.checkpoint import load_tensors, save_tensors
 from soma.training.job import Trainer
 from tests.replay.tiny_campaign import PARTS, SPECS, train
@@ -155,8 +155,13 @@ def test_a_changed_shard(results, sealed):
 
 
 def test_changed_text(results):
+    text = results / "shards/iid-n1/text.bin"
+    flip(text, 100)
+    assert statuses(results, "bptt-n1-s0")[FIRST] == "differs: shards_sha256"
+    text.unlink()  # as in a clone, to which it does not travel
+    assert statuses(results, "bptt-n1-s0")[FIRST] == "identical"
     flip(results / "corpus/train/bytes.bin", 100)
-    assert statuses(results, "bptt-n1-s0")[FIRST] == "differs: corpus_sha256"
+    assert statuses(results, "bptt-n1-s0")[FIRST] == "differs: shards_sha256"
 
 
 @pytest.mark.parametrize("factor", [-1.0, 1 + 1e-6])

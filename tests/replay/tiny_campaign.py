@@ -15,11 +15,11 @@ from soma.config.training import Training
 from soma.data.download import download
 from soma.data.encode import encode
 from soma.data.sets import TestSet, ValidationSet, write_set
+from soma.data.shards import build_shards
 from soma.data.windows import TrainWindows
 from soma.files.atomic import write_json
 from soma.routing.features import Features, build_features, sample_ids, transform_all
 from soma.routing.router import Router, assign_all, build_router
-from soma.routing.shards import build_shards
 from soma.runs import RunSpec
 from soma.steps.evaluate import evaluate
 from soma.training.job import train_part
@@ -98,8 +98,8 @@ def _data(results: Path, work: Path) -> None:
     loaded = Router.load(router, Features.load(results / "routing/features"))
     assign_all(work / "vectors.npy", loaded, work / "labels.npy")
     validation, labels = np.arange(len(windows)) % 8 == 0, np.load(work / "labels.npy", allow_pickle=False)
-    build_shards("clusters", EXPERTS, validation, 0, results / "shards/clusters-n2", labels)
-    build_shards("iid", 1, validation, 0, results / "shards/iid-n1")
+    build_shards("clusters", EXPERTS, windows, validation, 0, results / "shards/clusters-n2", labels)
+    build_shards("iid", 1, windows, validation, 0, results / "shards/iid-n1")
     rows = rows_of(texts[300:], WINDOW + 1)
     for kind, own in ((ValidationSet, rows[:40]), (TestSet, rows[40:80])):
         n, nothing = len(own), np.full(len(own), "")

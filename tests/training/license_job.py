@@ -13,9 +13,9 @@ from soma.cli import main
 from soma.config.data import Data, TextSource
 from soma.data.download import download
 from soma.data.encode import encode
+from soma.data.shards import build_shards
 from soma.data.windows import TrainWindows
 from soma.files.hashes import sha256_file
-from soma.routing.shards import build_shards
 from tests.project import ROOT
 from tests.training.small_runs import WINDOW, spec
 
@@ -66,8 +66,9 @@ def write_inputs(folder: Path, updates: int = 30) -> Path:
     source = TextSource(source="text", path=str(folder / "text"))
     download(source, folder / "source")
     encode("train", Data(train=source), folder / "source", folder / "train")
-    ids = np.arange(len(TrainWindows(folder / "train", WINDOW)))
-    build_shards("clusters", 2, ids % 4 < 2, 0, folder / "shards", (ids % 2).astype(np.uint16))
+    corpus = TrainWindows(folder / "train", WINDOW)
+    ids = np.arange(len(corpus))
+    build_shards("clusters", 2, corpus, ids % 4 < 2, 0, folder / "shards", (ids % 2).astype(np.uint16))
     (folder / "settings.json").write_text(spec(updates=updates, leg=12).model_dump_json())
     (folder / "compute.json").write_text(json.dumps({"save_every": 1e-9}))
     return folder

@@ -25,8 +25,6 @@ EGGROLL = {"population": 64, "streams": 4, "tokens": 16, "alpha": 0.5, "step": 0
 class Windows:
     """The license, cut into windows."""
 
-    text = TEXT
-
     def __init__(self, length=WINDOW):
         self._length = length
 
@@ -47,15 +45,15 @@ def spec(**changes):
 
 IDS = np.arange((len(TEXT) - 1) // WINDOW, dtype=np.uint32)
 SHARDS = [
-    Shard(IDS[0::2], np.array([1, 3], np.uint32)),
-    Shard(IDS[1::2], np.array([0, 2], np.uint32)),
+    Shard(Windows(), IDS[0::2], np.array([1, 3], np.uint32)),
+    Shard(Windows(), IDS[1::2], np.array([0, 2], np.uint32)),
 ]
 
 
 def trainer(run, experts=range(2), start=None, engine="torch"):
     """Return the trainer of some experts before their first update."""
     shards = [SHARDS[e] for e in experts]
-    group = Group(run, experts, Windows(), shards)
+    group = Group(run, experts, shards, TEXT)
     return Trainer(learner_of(run.settings.method)(group, create(engine), torch.device("cpu"), start))
 
 

@@ -70,8 +70,8 @@ def train(case: str, engine: cpu.CpuEngine) -> Trainer:
         id="r", kind="arm", seed=1, start=None, shards="clusters-n2", window=WINDOW, settings=settings, milestones=(20,)
     )  # fmt: skip
     ids = np.arange((len(TEXT) - 1) // WINDOW, dtype=np.uint32)
-    shards = [Shard(ids[e + 3 :: 2], ids[:3]) for e in range(run.experts)]
-    group = Group(run, range(run.experts), Windows(WINDOW), shards)
+    shards = [Shard(Windows(WINDOW), ids[e + 3 :: 2], ids[:3]) for e in range(run.experts)]
+    group = Group(run, range(run.experts), shards, TEXT)
     trainer = Trainer(learner_of(settings.method)(group, engine, torch.device("cpu")))
     trainer.train(lambda: None)
     return trainer

@@ -14,12 +14,12 @@ import pytest
 from soma.config.data import Data, TextSource
 from soma.data.download import download
 from soma.data.encode import encode
+from soma.data.shards import build_shards
 from soma.data.windows import TrainWindows, expert_validation_mask
 from soma.files.atomic import write_json
 from soma.files.hashes import sha256_file
 from soma.forward.distributed import _share
 from soma.numerics.rng import Stream
-from soma.routing.shards import build_shards
 from soma.training.checkpoint import load_tensors
 from soma.training.names import MILESTONES, PREVIOUS, WEIGHTS
 from tests.project import ROOT
@@ -44,9 +44,10 @@ def inputs(tmp_path_factory):
     source = TextSource(source="text", path=str(folder / "text"))
     download(source, folder / "source")
     encode("train", Data(train=source), folder / "source", folder / "train")
-    n = len(TrainWindows(folder / "train", 64))
+    corpus = TrainWindows(folder / "train", 64)
+    n = len(corpus)
     mask = expert_validation_mask(n, 0.1, Stream.named(0, "expert-validation"))
-    build_shards("iid", 1, mask, 0, folder / "shards")
+    build_shards("iid", 1, corpus, mask, 0, folder / "shards")
     for name, updates in (("short", 20), ("long", 200)):
         run = spec(experts=1, updates=updates, n_pert=5, accumulation=2)
         write_json(folder / f"{name}.json", run.model_dump(mode="json"))

@@ -216,8 +216,17 @@ def test_a_disk_that_is_full_when_it_publishes(undisturbed, job):
         subprocess.run(["umount", str(job.output)], check=True)
 
 
-@pytest.mark.parametrize("name", ["train/bytes.bin", "shards/train.npy"])
-def test_a_flipped_bit_in_the_data_is_one_sentence(data, tmp_path, caplog, name):
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "shards/train.npy",
+            "{} does not have the hash that its manifest records; delete it and run",
+        ),
+        ("shards/text.bin", "{} does not hold the windows of expert 1 that {}/shards.json records; delete it"),
+    ],
+)
+def test_a_flipped_bit_in_the_data_is_one_sentence(data, tmp_path, caplog, name, said):
     damaged = tmp_path / "data"
     shutil.copytree(data, damaged)
     content = bytearray((damaged / name).read_bytes())
@@ -226,8 +235,6 @@ def test_a_flipped_bit_in_the_data_is_one_sentence(data, tmp_path, caplog, name)
     job = Job(tmp_path, damaged)
     words = [word for word in job.words if word not in ("--log", str(job.log))]
     assert main(words) == 1
-    assert caplog.messages == [
-        f"{damaged / name} does not have the hash that its manifest records; delete it and run the rule that makes it "
-        "again."
-    ]
+    [message] = caplog.messages
+    assert message.startswith(said.format(damaged / name, damaged / "shards"))
     assert not job.output.exists()

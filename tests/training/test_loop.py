@@ -30,7 +30,6 @@ from tests.training.small_runs import (
     SHARDS,
     TEXT,
     WINDOW,
-    Windows,
     assert_resumed,
     digest,
     drawn,
@@ -364,7 +363,7 @@ def test_variance_of_summed_over_independent_losses_on_a_trained_ensemble():
     """Proposition 1 where it is used: four trained experts, one batch, dense probes, backpropagation as reference."""
     run, n = spec(experts=4, updates=40, probe="dense"), 4
     shards = [SHARDS[e % 2] for e in range(n)]
-    learner = learner_of("spsa")(Group(run, range(n), Windows(), shards), create("auto"), torch.device("cpu"))
+    learner = learner_of("spsa")(Group(run, range(n), shards, TEXT), create("auto"), torch.device("cpu"))
     Trainer(learner).train(lambda: None)
     tokens = learner._batch(99, 0)
     exact = bptt.gradient(learner.experts, [tokens], "decoder")[0].double().numpy()

@@ -110,7 +110,7 @@ rule shard:
     output:
         files_in(
             f"{SHARDS}/{{partition}}-n{{n}}",
-            "shards.json",
+            "shards.json",  # of text.bin too, which need not be there
             "train.npy",
             "validation.npy",
         ),

@@ -10,11 +10,11 @@ from typing import Any
 from soma.config.base import Record, read_as
 from soma.errors import SomaError
 from soma.evaluation.published import Published
+from soma.files.artefact import check
 from soma.files.tables import read_rows
 from soma.inference.card import COSTS, Card, Cost, Loss
 from soma.inference.folder import export as write_folder
 from soma.inference.manifest import Manifest
-from soma.routing.artefact import check
 from soma.runs import Iterate, RunSpec, recorded
 
 _LICENCES = {

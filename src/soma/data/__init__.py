@@ -1,1 +1,1 @@
-"""From sources to bytes, windows and evaluation sets."""
+"""From sources to bytes, windows, evaluation sets and the shard of every expert."""

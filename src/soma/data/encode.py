@@ -23,7 +23,7 @@ from soma.config.data import Data, Source
 from soma.data.download import open_documents, read_manifest
 from soma.errors import SomaError
 from soma.files.atomic import atomic_directory, read_json, write_json
-from soma.files.hashes import describe_files
+from soma.files.hashes import check_files, describe_files
 
 Role = Literal["train", "validation", "test", "external"]
 
@@ -164,7 +164,7 @@ def encode(role: Role, data: Data, source_directory: Path, output: Path) -> dict
 def read_encoded(directory: Path, role: Role) -> dict[str, Any]:
     """Return the manifest of an encoded role, after checking the role and the file sizes.
 
-    Hashes are left to the caller: reading 100 GB at every start would be too slow.
+    Hashes are left to the caller (`check_encoded`): reading 100 GB at every start would be too slow.
     """
     manifest = read_json(directory / "manifest.json")
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or "role" not in manifest:
@@ -180,3 +180,8 @@ def read_encoded(directory: Path, role: Role) -> dict[str, Any]:
                 f"encode the {role} text again."
             )
     return manifest
+
+
+def check_encoded(directory: Path, role: Role) -> None:
+    """Raise a `SomaError` unless the text and the documents of an encoded corpus have their recorded hashes."""
+    check_files(directory, read_encoded(directory, role)["files"])

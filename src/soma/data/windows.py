@@ -1,4 +1,4 @@
-"""Training text as non-overlapping windows of W bytes, some of which are held out for expert validation.
+"""Training text as windows of W bytes, some of which are held out for expert validation.
 
 Shapes: n windows read at once, W bytes in a window, T bytes predicted per crop.
 """
@@ -18,14 +18,56 @@ from soma.numerics.rng import Stream
 _IDS = 1 << 20
 
 
-class TrainWindows:
+class Rows:
+    """Windows in one array, each beginning `stride` bytes after the one before; the byte after each exists.
+
+    Attributes:
+        window: W.
+    """
+
+    def __init__(self, flat: NDArray[np.uint8], window: int, stride: int) -> None:
+        self.window, self._flat, self._stride = window, flat, stride
+        self._n = (len(flat) - 1 - window) // stride + 1
+
+    def __len__(self) -> int:
+        """Return the number of windows."""
+        return self._n
+
+    def crops(self, ids: ArrayLike, offsets: ArrayLike, length: int) -> NDArray[np.uint8]:
+        """Read `length` bytes of each window and the byte after them; uint8 of shape (n, length + 1).
+
+        Columns [:-1] are inputs, columns [1:] their targets.
+
+        Args:
+            ids: n window ids.
+            offsets: n positions inside the window; offset + length <= W, so that inputs stay in the window (the last
+                target may be the byte after it).
+            length: T.
+
+        Raises:
+            IndexError: an id is not in [0, len).
+            ValueError: a crop leaves its window.
+        """
+        at = np.asarray(offsets, dtype=np.int64)
+        if at.size and (at.min() < 0 or at.max() + length > self.window):
+            raise ValueError(f"a crop of {length} bytes does not fit at its offset into a window of {self.window}")
+        starts = self._checked(ids) * self._stride + at
+        return np.asarray(np.lib.stride_tricks.sliding_window_view(self._flat, length + 1)[starts])
+
+    def _checked(self, ids: ArrayLike) -> NDArray[np.int64]:
+        out = np.asarray(ids, dtype=np.int64)
+        if out.size and (out.min() < 0 or out.max() >= len(self)):
+            raise IndexError(f"window ids must be in [0, {len(self)})")
+        return out
+
+
+class TrainWindows(Rows):
     """The windows of an encoded training corpus, memory-mapped.
 
     Window i is bytes [i W, (i+1) W). The byte after a window always exists, so that every byte of a window has a
     target; a remainder too short for that is not used.
 
     Attributes:
-        window: W.
         sha256: of the byte file, as recorded in its manifest.
     """
 
@@ -37,20 +79,14 @@ class TrainWindows:
                 f"{directory} has {size} bytes of training text, too few for one window of {window} bytes and its "
                 "last target; lower `data.window` or name a larger source."
             )
-        self.window = window
         self.sha256: str = manifest["files"]["bytes.bin"]["sha256"]
-        self._bytes: NDArray[np.uint8] = np.memmap(directory / "bytes.bin", np.uint8, "r", shape=(size,))
-        n = (size - 1) // window
-        self._windows = self._bytes[: n * window].reshape(n, window)
+        super().__init__(np.memmap(directory / "bytes.bin", np.uint8, "r", shape=(size,)), window, window)
+        self._windows = self._flat[: len(self) * window].reshape(len(self), window)
 
     @property
     def text(self) -> NDArray[np.uint8]:
         """All bytes, read-only, for methods that read the text as a stream."""
-        return self._bytes
-
-    def __len__(self) -> int:
-        """Return the number of windows."""
-        return len(self._windows)
+        return self._flat
 
     def read(self, ids: ArrayLike) -> NDArray[np.uint8]:
         """Read whole windows into a new array; uint8 of shape (n, W).
@@ -60,43 +96,12 @@ class TrainWindows:
         """
         return np.asarray(self._windows[self._checked(ids)])
 
-    def crops(self, ids: ArrayLike, offsets: ArrayLike, length: int) -> NDArray[np.uint8]:
-        """Read `length` bytes of each window and the byte after them; uint8 of shape (n, length + 1).
-
-        Columns [:-1] are inputs, columns [1:] their targets.
-
-        Args:
-            ids: n window ids.
-            offsets: n positions inside the window; offset + length <= W, so that inputs stay in the window (the last
-                target may be the next window's first byte).
-            length: T.
-
-        Raises:
-            IndexError: an id is not in [0, len).
-            ValueError: a crop leaves its window.
-        """
-        at = np.asarray(offsets, dtype=np.int64)
-        if at.size and (at.min() < 0 or at.max() + length > self.window):
-            raise ValueError(f"a crop of {length} bytes does not fit at its offset into a window of {self.window}")
-        starts = self._checked(ids) * self.window + at
-        return np.asarray(np.lib.stride_tricks.sliding_window_view(self._bytes, length + 1)[starts])
-
-    def _checked(self, ids: ArrayLike) -> NDArray[np.int64]:
-        out = np.asarray(ids, dtype=np.int64)
-        if out.size and (out.min() < 0 or out.max() >= len(self)):
-            raise IndexError(f"window ids must be in [0, {len(self)})")
-        return out
-
 
 class Windows(Protocol):
-    """Training text as windows: `TrainWindows`, or bytes in memory."""
+    """Training text as windows: `Rows`, or bytes in memory."""
 
     def crops(self, ids: NDArray[Any], offsets: NDArray[Any], length: int) -> NDArray[np.uint8]:
         """Read bytes [n, length + 1]: inputs and targets of `length` predictions from an offset inside each window."""
-
-    @property
-    def text(self) -> NDArray[np.uint8]:
-        """All bytes of the training text."""
 
 
 def random_crops(

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from soma.config.training import Compute
+from soma.data.shards import Shards
 from soma.data.windows import TrainWindows, random_crops
 from soma.evaluation.published import Published, Routers
 from soma.forward.engine import Engine
 from soma.forward.registry import create
 from soma.numerics.rng import Stream
-from soma.routing.shards import Shards
 from soma.runs import RunSpec
 
 

@@ -1,1 +1,1 @@
-"""From training windows to features, clusters, the router, and the shard of every expert."""
+"""From training windows to features, clusters and the router."""

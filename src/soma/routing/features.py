@@ -26,10 +26,10 @@ from tqdm import tqdm
 
 from soma.config.routing import Routing
 from soma.errors import SomaError
-from soma.files.arrays import open_array
-from soma.files.atomic import atomic_directory, atomic_path, read_json, write_json
+from soma.files.arrays import check_array, new_array, open_array
+from soma.files.artefact import check, seal
+from soma.files.atomic import atomic_directory, read_json, write_json
 from soma.numerics.rng import Stream
-from soma.routing.artefact import check, seal
 
 _CHUNK = 4096  # windows in one task of the pool
 
@@ -186,25 +186,25 @@ def transform_all(windows: Windows, features: Features, output: Path, workers: i
     Returns:
         The number of blank windows.
     """
-    header = {"descr": "<f4", "fortran_order": False, "shape": (len(windows), features.dims)}
     starts = range(0, len(windows), chunk)
     texts = (windows.read(np.arange(a, min(a + chunk, len(windows)))) for a in starts)
     blank = 0
-    with atomic_path(output) as path, path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
+    with new_array(output, np.float32, (len(windows), features.dims)) as write:
         for x_ND in tqdm(_in_order(features, texts, workers), "features", len(starts), disable=None):
-            file.write(x_ND.astype("<f4", copy=False).tobytes())
+            write(x_ND)
             blank += features.count_blank(x_ND)
     return blank
 
 
 def open_vectors(path: Path) -> NDArray[np.float32]:
-    """Memory-map the features that `transform_all` wrote.
+    """Memory-map the features that `transform_all` wrote; reads them once, against damage.
 
     Raises:
-        SomaError: missing, truncated, or not a float32 matrix.
+        SomaError: missing, damaged, or not a float32 matrix.
     """
-    return open_array(path, np.float32, 2)
+    vectors = open_array(path, np.float32, 2)
+    check_array(path)
+    return vectors
 
 
 def _tfidf(dtype: type[np.floating[Any]]) -> dict[str, Any]:

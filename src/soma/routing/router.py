@@ -18,9 +18,10 @@ from tqdm import tqdm
 
 from soma.config.routing import Routing
 from soma.errors import SomaError
-from soma.files.atomic import atomic_directory, atomic_path
+from soma.files.arrays import new_array
+from soma.files.artefact import check, seal
+from soma.files.atomic import atomic_directory
 from soma.numerics.rng import Stream
-from soma.routing.artefact import check, seal
 from soma.routing.features import Features, Texts, byte_strings, open_vectors
 from soma.routing.kmeans import balanced_kmeans, similarities
 
@@ -150,8 +151,8 @@ def assign_all(vectors: Path, router: Router, output: Path) -> NDArray[np.int64]
     labels_N = np.empty(len(vectors_ND), np.uint16)
     for start in tqdm(range(0, len(labels_N), _CHUNK), "labels", disable=None):
         labels_N[start : start + _CHUNK] = router.assign(vectors_ND[start : start + _CHUNK])
-    with atomic_path(output) as path, path.open("wb") as file:
-        np.save(file, labels_N)
+    with new_array(output, np.uint16, labels_N.shape) as write:
+        write(labels_N)
     return np.bincount(labels_N, minlength=router.n)
 
 

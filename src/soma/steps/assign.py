@@ -10,6 +10,7 @@ import numpy as np
 
 from soma.config.base import Positive, read_as
 from soma.config.data import WindowSettings
+from soma.data.encode import check_encoded
 from soma.data.windows import TrainWindows
 from soma.files.atomic import write_json
 from soma.routing.features import Features
@@ -27,6 +28,7 @@ def assign(
 ) -> None:
     """Assign every training window to a cluster, and describe the clusters."""
     read = read_as(Settings, settings)
+    check_encoded(train, "train")
     loaded = Router.load(router, Features.load(features))
     sizes = assign_all(vectors, loaded, labels)
     windows = TrainWindows(train, read.window)

@@ -8,6 +8,7 @@ from typing import Literal
 from soma.config.base import Model, Seed, read_as
 from soma.config.data import Data
 from soma.data.build_sets import build_external, build_held_out
+from soma.data.encode import check_encoded
 
 
 class Settings(Model):
@@ -20,6 +21,8 @@ def evaluation_set(
 ) -> None:
     """Build the windows of an evaluation set."""
     read = read_as(Settings, settings)
+    check_encoded(train, "train")
+    check_encoded(corpus, role)
     if role == "external":
         build_external(read.data, train, corpus, output)
     else:

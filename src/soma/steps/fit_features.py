@@ -7,6 +7,7 @@ from pathlib import Path
 from soma.config.base import read_as
 from soma.config.data import WindowSettings
 from soma.config.routing import Routing
+from soma.data.encode import check_encoded
 from soma.data.windows import TrainWindows
 from soma.routing.features import build_features
 
@@ -18,5 +19,6 @@ class Settings(WindowSettings):
 def fit_features(settings: Path, train: Path, output: Path) -> None:
     """Fit vocabulary, tf-idf weights and SVD on a sample of the training windows."""
     read = read_as(Settings, settings)
+    check_encoded(train, "train")
     windows = TrainWindows(train, read.window)
     build_features(windows, read.routing, read.seed, output)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from soma.config.base import Model, Seed, read_as
 from soma.config.routing import Routing
-from soma.routing.features import Features, open_vectors, sample_ids
+from soma.files.arrays import open_array
+from soma.routing.features import Features, sample_ids
 from soma.routing.router import build_router
 
 
@@ -19,5 +22,5 @@ def fit_router(settings: Path, features: Path, vectors: Path, experts: int, outp
     """Fit balanced centroids of N clusters."""
     read = read_as(Settings, settings)
     loaded = Features.load(features)
-    ids = sample_ids(len(open_vectors(vectors)), read.routing, read.seed)
+    ids = sample_ids(len(open_array(vectors, np.float32, 2)), read.routing, read.seed)
     build_router(vectors, ids, loaded, experts, read.routing, read.seed, output)

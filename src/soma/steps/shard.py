@@ -10,10 +10,11 @@ from pydantic import Field
 
 from soma.config.base import read_as
 from soma.config.data import WindowSettings
+from soma.data.encode import check_encoded
+from soma.data.shards import build_shards
 from soma.data.windows import TrainWindows, expert_validation_mask
-from soma.files.arrays import open_array
+from soma.files.arrays import check_array, open_array
 from soma.numerics.rng import Stream
-from soma.routing.shards import build_shards
 
 
 class Settings(WindowSettings):
@@ -28,9 +29,13 @@ def shard(
     output: Path,
     labels: Path | None,
 ) -> None:
-    """Write the ids of every expert's training and expert-validation windows."""
+    """Write every expert's training and expert-validation windows, and their ids."""
     read = read_as(Settings, settings)
-    n = len(TrainWindows(train, read.window))
-    mask = expert_validation_mask(n, read.expert_validation, Stream.named(read.seed, "expert-validation"))
-    label = None if labels is None else open_array(labels, np.uint16, 1)
-    build_shards(partition, experts, mask, read.seed, output, label)
+    check_encoded(train, "train")
+    corpus = TrainWindows(train, read.window)
+    mask = expert_validation_mask(len(corpus), read.expert_validation, Stream.named(read.seed, "expert-validation"))
+    label = None
+    if labels is not None:
+        label = open_array(labels, np.uint16, 1)
+        check_array(labels)
+    build_shards(partition, experts, corpus, mask, read.seed, output, label)

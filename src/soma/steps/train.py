@@ -1,7 +1,7 @@
 """The step `train`: check the data, then train one group of experts of a run.
 
-A training job itself checks only sizes, so a flipped bit would go unnoticed. Every job therefore first reads its data
-once and compares hashes: about a second per GB of text, against hours of training. Workers of one job do not repeat it.
+A flipped bit in the text would go unnoticed, so every job first reads the windows of its experts once and compares
+hashes: about a second per GB, against hours of training. Workers of one job do not repeat it.
 """
 
 from __future__ import annotations
@@ -9,25 +9,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from soma.data.encode import read_encoded
-from soma.files.hashes import check_files
+from soma.config.base import read_as
 from soma.forward import distributed
-from soma.routing.shards import Shards
-from soma.training.job import train_part
+from soma.runs import RunSpec
+from soma.training.job import Files, check, train_part
 
 
-def train(train: Path, shards: Path, **others: Any) -> None:
-    """Check the text and the window ids against their manifests, then train (`training.job.train_part`).
+def train(settings: Path, part: str, train: Path, shards: Path, **others: Any) -> None:
+    """Check the text of a part against the recorded hashes, then train it (`training.job.train_part`).
 
     Raises:
         SomaError: if a file does not match, naming it.
     """
     if distributed.workers() == 1:  # with several workers, the process that became torchrun has checked
-        check_text(train)
-        Shards.open(shards).verify()
-    train_part(train=train, shards=shards, **others)
-
-
-def check_text(train: Path) -> None:
-    """Raise `SomaError` unless the training text matches the hash in its manifest."""
-    check_files(train, {"bytes.bin": read_encoded(train, "train")["files"]["bytes.bin"]})
+        check(read_as(RunSpec, settings), part, Files(train, shards))
+    train_part(settings=settings, part=part, train=train, shards=shards, **others)

@@ -18,6 +18,8 @@ import torch
 from soma.accounting.machine import device_name
 from soma.config.base import read_as
 from soma.config.training import Compute
+from soma.data.encode import check_encoded
+from soma.data.shards import Shards
 from soma.data.windows import TrainWindows
 from soma.errors import SomaError
 from soma.files.atomic import atomic_directory, write_json
@@ -27,7 +29,6 @@ from soma.forward import distributed
 from soma.forward.engine import Engine
 from soma.forward.registry import create
 from soma.models.experts import Experts
-from soma.routing.shards import Shards
 from soma.runs import RunSpec, part_experts, recorded
 from soma.training.checkpoint import Checkpoints
 from soma.training.checkpoint import publish as publish_weights
@@ -106,11 +107,18 @@ def facts_of(run: RunSpec, part: str, files: Files, engine: str) -> dict[str, An
 def trainer_of(run: RunSpec, part: str, files: Files, engine: Engine, device: torch.device) -> Trainer:
     """Return the trainer of a part before its first update."""
     experts = part_experts(part)
-    windows, opened = TrainWindows(files.train, run.window), Shards.open(files.shards)
-    step = round(1 / run.subset)
-    own = [Shard(opened.train(run.shard(e))[::step], opened.validation(run.shard(e))) for e in experts]
-    start = _start(run, part, files)
-    return Trainer(learner_of(run.settings.method)(Group(run, experts, windows, own), engine, device, start))
+    corpus, opened, step = TrainWindows(files.train, run.window), Shards.open(files.shards), round(1 / run.subset)
+    own = [opened.windows(run.shard(e), corpus) for e in experts]
+    shards = [Shard(windows, train[::step], validation) for windows, train, validation in own]
+    group = Group(run, experts, shards, corpus.text)
+    return Trainer(learner_of(run.settings.method)(group, engine, device, _start(run, part, files)))
+
+
+def check(run: RunSpec, part: str, files: Files) -> None:
+    """Raise `SomaError` unless the text that a part trains on has the recorded hashes; reads no other."""
+    Shards.open(files.shards).verify([run.shard(e) for e in part_experts(part)], TrainWindows(files.train, run.window))
+    if learner_of(run.settings.method).streams:
+        check_encoded(files.train, "train")
 
 
 def repeats(run: RunSpec, engine: Engine) -> Literal["bytes", "digits"]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from types import MappingProxyType
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -47,10 +48,13 @@ class Start:
 
 @dataclass(frozen=True)
 class Shard:
-    """Window ids of one expert."""
+    """The windows of one expert."""
 
-    train: NDArray[np.uint32]
-    validation: NDArray[np.uint32]
+    windows: Windows
+    train: NDArray[np.unsignedinteger]
+    """Ids of those that it trains on."""
+    validation: NDArray[np.unsignedinteger]
+    """Ids of those held out for its validation loss."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,10 @@ class Group:
     run: RunSpec
     experts: range
     """Numbers of the experts."""
-    windows: Windows
     shards: Sequence[Shard]
     """One for each expert."""
+    text: NDArray[np.uint8]
+    """All bytes of the training text, for methods that read it as a stream."""
 
 
 class Learner(ABC):
@@ -82,6 +87,9 @@ class Learner(ABC):
         """Begin with weights from `start`, or random ones if it is None."""
         self.group, self.run, self.engine, self.device = group, group.run, engine, device
         self.begin(start)
+
+    streams: ClassVar[bool] = False
+    """Whether the method reads the text as a stream instead of the windows of its experts."""
 
     @abstractmethod
     def begin(self, start: Start | None) -> None:
@@ -164,7 +172,7 @@ class LSTMLearner(Learner):
         """Draw random crops of random windows of each expert's shard; uint8 [E, B, T + 1]."""
         s, group = self.run.settings, self.group
         pairs = zip(group.shards, self._draw(update, accumulation), strict=True)
-        return np.stack([random_crops(group.windows, shard.train, u, self.run.window, s.crop) for shard, u in pairs])
+        return np.stack([random_crops(shard.windows, shard.train, u, self.run.window, s.crop) for shard, u in pairs])
 
     def _draw(self, update: int, accumulation: int) -> NDArray[np.float64]:
         """Draw two uniform numbers for each crop of a batch; [E, 2 B].

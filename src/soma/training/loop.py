@@ -180,7 +180,7 @@ class Trainer:
         s, progress, chains = self.run.settings, self.progress, self.learner.chains
         for i, (expert, shard) in enumerate(zip(self.group.experts, self.group.shards, strict=True)):
             ids = np.asarray(shard.validation[: s.plateau.windows])
-            tokens = self.group.windows.crops(ids, np.zeros(len(ids), np.int64), self.run.window)
+            tokens = shard.windows.crops(ids, np.zeros(len(ids), np.int64), self.run.window)
             measured = float(exact.mean(self.learner.token_losses(i, tokens)[None])[0])
             lr, eps = (scheduled(s.plateau, progress.schedule[i], x) for x in (s.lr, s.eps))
             numbers = (progress.update, expert, float(loss[i]), measured, lr, eps)

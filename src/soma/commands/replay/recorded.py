@@ -23,7 +23,6 @@ from soma.files.hashes import sha256_file
 from soma.forward.engine import Engine
 from soma.forward.registry import create
 from soma.runs import RunSpec, part_experts, recorded
-from soma.steps.train import check_text
 from soma.training.job import Files
 from soma.training.names import LEG, MILESTONES, WEIGHTS
 
@@ -111,14 +110,6 @@ class Campaign:
     @cached_property
     def routers(self) -> Routers:
         return Routers(self.results / "routing")
-
-    def check_text(self) -> None:
-        """Raise `SomaError` unless the training text matches the hash in its manifest; reads the text only once."""
-        _ = self._checked_text
-
-    @cached_property
-    def _checked_text(self) -> None:
-        check_text(self.results / "corpus/train")
 
     def first_seeds(self) -> list[str]:
         """Return the run with the lowest seed of every arm."""

@@ -13,10 +13,9 @@ from soma.commands.replay.comparison import Agreement, Allowed, reading
 from soma.commands.replay.recorded import Campaign, Part, allowed, require
 from soma.files.hashes import sha256_file, sha256_json
 from soma.forward.engine import Engine
-from soma.routing.shards import Shards
 from soma.training.checkpoint import load_tensors, publish
 from soma.training.history import HISTORY_COLUMNS
-from soma.training.job import facts_of, trainer_of
+from soma.training.job import check, facts_of, trainer_of
 from soma.training.loop import Progress, Trainer
 from soma.training.names import LEG, WEIGHTS
 from soma.training.states import load_leg
@@ -74,10 +73,8 @@ def _trainer(campaign: Campaign, part: Part, engine: Engine, device: torch.devic
         facts = facts_of(part.run, part.name, files, part.record.get("engine", ""))
     for name in facts.keys() - {"run"}:
         agreement.same(name, part.facts.get(name), facts[name])
-    with reading("corpus_sha256"):
-        campaign.check_text()
     with reading("shards_sha256"):
-        Shards.open(files.shards).verify()
+        check(part.run, part.name, files)
     part.check_files(agreement)
     if (part.folder / WEIGHTS).exists():
         with reading(WEIGHTS):

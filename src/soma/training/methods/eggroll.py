@@ -34,6 +34,8 @@ def initial_weights(run: RunSpec) -> Tensor:
 class EggrollLearner(Learner):
     """Evolution strategies over the whole training text, read as streams; members carry their states."""
 
+    streams = True
+
     def begin(self, start: Start | None) -> None:
         run = self.run  # which starts at random: the configuration allows nothing else
         self.rule = estimator(run, self.engine.name)
@@ -44,7 +46,7 @@ class EggrollLearner(Learner):
 
     def step(self, update: int, scheduled: Scheduled) -> NDArray[np.float64]:
         s = self.run.settings.eggroll
-        tokens = read_streams(self.group.windows.text, s.streams, s.tokens, update)
+        tokens = read_streams(self.group.text, s.streams, s.tokens, update)
         rule = self.rule_at(update, scheduled)
         theta, states, seen = rule.advance(self.weights["body"][0], tokens, self.memory["states"], update)
         self.weights["body"][0].copy_(theta)
