@@ -14,6 +14,9 @@ ROOT = Path(__file__).parent.parent
 BASE = ROOT / "config/config.yaml"
 
 
+SEARCH = {"arm": "eggroll-n1", "serves": ["eggroll-n1"], "operations": 1e12, "settings": [{"lr": 1e-3}]}
+
+
 def small() -> dict:
     return copy.deepcopy(read_yaml(BASE))
 
@@ -61,20 +64,26 @@ def small() -> dict:
         ({"products": {"active": {"arms": ["soma-n2"], "pairs": "soma-n2"}}}, "fewer than three experts"),
         ({"products": {"sweep": {"batch": [24]}}}, r"holds 24, which is not a multiple of the arm's 16"),
         ({"training": {"eggroll": {"step_halved_at": "never"}}}, r"`training\.eggroll\.step_halved_at"),
-        ({"products": {"rates": {"eggroll": {"arm": "none"}}}}, "products names the arm `none`"),
+        ({"products": {"rates": {"eggroll": SEARCH | {"arm": "none"}}}}, "products names the arm `none`"),
         (
-            {"products": {"rates": {"eggroll": {"serves": ["none"]}}}},
+            {"products": {"rates": {"eggroll": SEARCH | {"serves": ["none"]}}}},
             r"products\.rates\.eggroll\.serves names the arm `none`",
         ),
         ({"products": {"tuning": {"serves": {"soma-n2": ["soma-n4"]}}}}, "`soma-n2`, which is neither soma nor spsa"),
-        ({"products": {"rates": {"eggroll": {"settings": [{"lr": 1e-3}, {"eps": 1e-3}]}}}}, "must state the same keys"),
-        ({"products": {"rates": {"eggroll": {"settings": [{"seeds": [0]}]}}}}, "must not state `seeds`"),
-        ({"products": {"rates": {"eggroll": {"settings": [{"rate": 1}]}}}}, "eggroll: unknown key `rate`"),
         (
-            {"products": {"rates": {"eggroll": {"settings": [{"eggroll": {"population": 3}}]}}}},
+            {"products": {"rates": {"eggroll": SEARCH | {"settings": [{"lr": 1e-3}, {"eps": 1e-3}]}}}},
+            "must state the same keys",
+        ),
+        ({"products": {"rates": {"eggroll": SEARCH | {"settings": [{"seeds": [0]}]}}}}, "must not state `seeds`"),
+        ({"products": {"rates": {"eggroll": SEARCH | {"settings": [{"rate": 1}]}}}}, "eggroll: unknown key `rate`"),
+        (
+            {"products": {"rates": {"eggroll": SEARCH | {"settings": [{"eggroll": {"population": 3}}]}}}},
             "a whole number of pairs",
         ),
-        ({"products": {"rates": {"eggroll": {"settings": [{"lr": 1e-3}, {"lr": 1e-3}]}}}}, "a setting is stated twice"),
+        (
+            {"products": {"rates": {"eggroll": SEARCH | {"settings": [{"lr": 1e-3}, {"lr": 1e-3}]}}}},
+            "a setting is stated twice",
+        ),
         ({"products": {"walk": {"arms": ["soma-n2"]}}}, r"products\.walk\.arms names `soma-n2`"),
         ({"products": {"inference": {"arms": ["soma-n2", "soma-n16", "pair-n4"]}}}, "`pair-n4`, which is not among"),
         ({"products": {"inference": {"requests_of": {"soma-n3": 4}}}}, "`soma-n3` is not one of arms"),

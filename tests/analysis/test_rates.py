@@ -11,6 +11,7 @@ from tests.analysis.invented import ROOT, losses, toy_plan
 PLAN = make_plan(load(ROOT / "config/config.yaml"))
 SEARCH = PLAN.config.products.rates["eggroll"]
 NAMES = [*SEARCH.variants]
+GIVEN = {"arm": "eggroll-n1", "serves": ["eggroll-n1"]}
 
 
 def changed(change):
@@ -78,7 +79,7 @@ def test_a_fair_search_leaves_nothing_to_say_until_the_configuration_differs():
         {"eggroll": {"population": 256 * 2**i, "sigma": 0.0625 * 2**i, "alpha": 0.3 + 0.2 * i, "step": 0.05 * 2**i}}
         for i in (-1, 0, 1)
     ]
-    change = {"products": {"rates": {"eggroll": {"settings": three, "operations": 1.0e13}}}}
+    change = {"products": {"rates": {"eggroll": {**GIVEN, "settings": three, "operations": 1.0e13}}}}
     assert "eggroll-n1" in rates.reasons(of_arms(changed(change), "a0.5"))  # an edge, and not what the arm has
     assert "eggroll-n1" not in rates.reasons(of_arms(changed(change), "a0.3"))
     other = merge(change, {"arms": {"eggroll-n1": {"eggroll": {"alpha": 0.5}}}})
@@ -97,7 +98,7 @@ def test_rates_that_are_given_are_no_fault():
 
 
 def test_a_campaign_without_searches_has_rows_for_its_arms():
-    plan = changed({"products": {"rates": {"eggroll": None}}})
+    plan = changed({"products": {"rates": {}}})
     found = rates.search(plan, losses(plan, ["soma-n2"], lambda *_: 0.0, "validation"))
     assert found.empty
     assert rates.reasons(rates.of_arms(plan, found, tuned(plan)))["eggroll-n1"].endswith("no search serves this arm")

@@ -190,7 +190,8 @@ class Config(Model):
 
 
 def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge an overlay deeply over a base; a different `source` replaces the whole source.
+    """Merge an overlay deeply over a base; a different `source` replaces the whole source, and `rates` all searches,
+    whose settings and budgets suit the arms of one campaign.
 
     A `null` under `arms`, `recipes` or `untestable` removes the entry (in `resolve`).
     """
@@ -199,7 +200,7 @@ def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]
         old = out.get(key)
         if isinstance(old, Mapping) and isinstance(value, Mapping):
             other_source = isinstance(value.get("source"), str) and value["source"] != old.get("source")
-            out[key] = dict(value) if other_source else merge(old, value)
+            out[key] = dict(value) if other_source or key == "rates" else merge(old, value)
         else:
             out[key] = value
     return out
@@ -227,8 +228,6 @@ def resolve(raw: Mapping[str, Any], where: str = "configuration") -> Config:
         if isinstance(raw.get("seed_run"), Mapping):
             raw["seed_run"] = merge(training, raw["seed_run"])
     raw["recipes"], raw["arms"] = recipes, arms
-    if isinstance(products := raw.get("products"), Mapping) and isinstance(rates := products.get("rates"), Mapping):
-        raw["products"] = {**products, "rates": _given(rates)}
     raw["untestable"] = _given(raw.get("untestable"))
     try:
         return Config.model_validate(raw)

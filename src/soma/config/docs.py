@@ -21,8 +21,9 @@ _INTRODUCTION = """\
 
 `config.yaml` is the base and the reference campaign `small`. `toy.yaml` and `paper.yaml` are overlays: Snakemake's
 `--configfile` merges one over the base, key by key. Under `arms`, `recipes` and `untestable`, `null` removes an entry
-of the base; naming another `source` replaces the whole source. Everything is checked before anything runs: an unknown
-key, a wrong type or an impossible value is one sentence that names the key.
+of the base; naming another `source` replaces the whole source, and stating `products.rates` replaces all searches.
+Everything is checked before anything runs: an unknown key, a wrong type or an impossible value is one sentence that
+names the key.
 
 A run's settings merge in three layers: `training`, then the arm's `recipe`, then the arm's own keys. A seed run takes
 `training`, then `seed_run`, and its sizes from the arm that it serves.

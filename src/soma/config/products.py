@@ -222,6 +222,8 @@ class Sweep(Model):
     """Numbers of directions."""
     batch: Counts
     """Sequences per update; above the arm's batch, batches are accumulated, each with its own directions."""
+    seeds: Seeds | None = None
+    """Seeds of the runs with other N, which cost least and differ least; null: the arm's, as for all other runs."""
     operations: Annotated[tuple[PositiveNumber, ...], Field(min_length=1)]
     """Budgets of Table 10."""
     target: PositiveNumber | None = None
@@ -231,7 +233,7 @@ class Sweep(Model):
         """Return the names of the derived arms and the changes in each; `base` is the arm."""
         out: dict[str, dict[str, Any]] = {}
         for n in self.experts:
-            out[f"{self.arm}-n{n}"] = {"experts": n, "k": None}
+            out[f"{self.arm}-n{n}"] = {"experts": n, "k": None, "seeds": self.seeds or base.seeds}
         for n_pert in self.n_pert:
             out[f"{self.arm}-p{n_pert}"] = {"n_pert": n_pert}
         for batch in self.batch:
@@ -406,7 +408,7 @@ class Products(Model):
     tuning: Tuning
     """The equal search over lr and eps."""
     rates: dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$")], Search] = Field(default_factory=dict)
-    """Searches for settings of arms, by name; null removes one."""
+    """Searches for settings of arms, by name; those of an overlay take the place of all others."""
     widths: Widths
     """EGGROLL at other widths."""
     paired: Paired
