@@ -1,6 +1,7 @@
 """Every table on invented rows, at the sizes that no test can run: no empty cell, what was not run says so."""
 
 import csv
+import html
 import json
 import re
 from collections import Counter
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from markdown_it import MarkdownIt
 
 from soma.analysis import reading
 from soma.analysis.claims import Judged, verdicts
@@ -23,7 +25,7 @@ from soma.plan import Plan, make_plan
 from soma.report import summary
 from soma.report.labels import agreement, difference_cells, named, over_runs
 from soma.report.paper import PaperValues
-from soma.report.table import significant
+from soma.report.table import Cell, Table, significant
 from soma.report.tables.controls import precision_finding, size_finding
 from soma.report.tables.costs import table3
 from soma.report.tables.gradients import table8
@@ -324,3 +326,14 @@ def test_the_report_has_a_place_of_its_own_for_every_product(workflow):
     ordered = [label for section, label in sorted(places) if section.endswith("Equal size and budget")]
     assert ordered == ["01 Figure 1", "02 Table 4", "03 Documents (table)", "04 Table 9"]
     assert all(product.caption.endswith((".", "?")) for product in PRODUCTS)
+
+
+@pytest.mark.parametrize(
+    "text", ["a|b", "*x*", "_x_ and n_pert=16", "<b>bold</b>", "`code`", r"a\b", "**a** [b](c)", "&lt; &x"]
+)
+def test_a_label_stands_in_markdown_as_it_was_given(text):
+    """Rendered by a Markdown parser, with its extension for tables, as on GitHub."""
+    made = Table((text, "value"), [(Cell(text), Cell("1")), (Cell(text, "paper"), Cell("2"))]).markdown("Title")
+    page = MarkdownIt("commonmark").enable("table").render(made)
+    cells = [html.unescape(cell) for cell in re.findall(r"<t[hd]>(.*?)</t[hd]>", page)]
+    assert cells == [text, "value", text, "1", f"<em>{text}</em>", "2"]

@@ -52,7 +52,7 @@ PARTS = [*(f"soma-n2-s{s}/000-001" for s in (0, 1)), *(f"spsa-n1-p8-s{s}/000-000
 FILES = ("weights.safetensors", "milestones.safetensors", "history.parquet")
 KINDS = ("main", "session", "client", "fork", "torchrun", "worker")
 SLACK = 2.0
-"""Seconds beyond `save_every` by which a state may be older than a kill: an update and writing it, on a busy machine."""
+"""Seconds beyond `save_every` by which a state may be older than a kill: an update and writing it, under load."""
 _TRACE = """
 def _trace(run: str, update: int) -> None:
     import os

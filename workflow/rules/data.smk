@@ -18,7 +18,6 @@ rule download:
         f"{LOGS}/download-{{source}}.log",
     benchmark:
         f"{BENCHMARKS}/download-{{source}}.tsv"
-    retries: 2
     resources:
         mem_mb=2000,
         runtime=1440,

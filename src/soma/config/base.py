@@ -33,6 +33,7 @@ _INVISIBLE = ("Cc", "Cs", "Zl", "Zp")
 
 Line = Annotated[str, AfterValidator(_one_line)]
 Positive = Annotated[int, Field(ge=1)]
+Experts = Annotated[int, Field(ge=1, le=65_535)]  # labels of windows are uint16
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Seed = Annotated[int, Field(ge=0)]
 Seeds = Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_different)]

@@ -247,12 +247,16 @@ def _given(value: Any) -> Any:
 
 
 def _first(errors: Sequence[Any]) -> list[Any]:
-    """Return the errors without those that arms and the seed run only take over from `training`."""
+    """Return the errors without those that only follow from others: that arms and the seed run take over from
+    `training`, and that a list is too short because of a bad value in it.
+    """
     inherited = {"arms": 2, "recipes": 2, "seed_run": 1}  # lengths of the paths of what `training` is merged into
     shared = {(error["loc"][1:], error["type"]) for error in errors if error["loc"][:1] == ("training",)}
 
     def own(error: Any) -> bool:
         path = error["loc"]
+        if error["type"] == "too_short" and any(e["loc"][:-1] == path for e in errors):
+            return False
         length = inherited.get(path[0]) if path else None
         return length is None or (path[length:], error["type"]) not in shared
 

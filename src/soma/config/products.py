@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from soma.config.base import Model, Positive, Seeds
+from soma.config.base import Experts, Model, Positive, Seeds
 
 Arms = Annotated[tuple[str, ...], Field(min_length=1)]
 Counts = Annotated[tuple[Positive, ...], Field(min_length=1)]
@@ -216,7 +216,7 @@ class Sweep(Model):
 
     arm: str
     """Base arm, whose number of experts is used in the other two sweeps."""
-    experts: Counts
+    experts: Annotated[tuple[Experts, ...], Field(min_length=1)]
     """Values of N; every expert has the arm's width and updates."""
     n_pert: Counts
     """Numbers of directions."""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from soma.config.base import Fraction, Model, Positive
+from soma.config.base import Experts, Fraction, Model, Positive
 
 FiniteDifference = Literal["central", "one-sided", "curvature", "alternating"]
 """Estimator of the slope of the loss along a direction (`soma.estimators.spsa`)."""
@@ -67,7 +67,7 @@ class Training(Model):
     method: Literal["spsa", "bptt", "eggroll"] = "spsa"
     """How an expert learns: differences along random directions (`spsa`), backpropagation through time (`bptt`), or
     evolution strategies with rank-one perturbations (`eggroll`; a gated recurrent model, `depth` 6 in the paper)."""
-    experts: Annotated[int, Field(ge=1, le=65_535)] = 1
+    experts: Experts = 1
     """Number of experts (N); the label of a window's cluster has 16 bits."""
     width: Positive = 32
     """Width of a body (d)."""

@@ -98,7 +98,8 @@ class Table:
 
     def markdown(self, title: str) -> str:
         lines = [f"# {title}", ""]
-        lines += _markdown_row(self.columns) + _markdown_row(["---"] * len(self.columns))
+        lines += _markdown_row([_literal(column) for column in self.columns])
+        lines += _markdown_row(["---"] * len(self.columns))
         for row in self.rows:
             lines += _markdown_row([_marked(cell) for cell in row])
         lines += [""] + [f"- {note}" for note in (*self.notes, LEGEND)]
@@ -157,11 +158,17 @@ def _inline(note: str) -> str:
 
 
 def _markdown_row(cells: Sequence[str]) -> list[str]:
-    return ["| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"]
+    return ["| " + " | ".join(cells) + " |"]
+
+
+def _literal(text: str) -> str:
+    """Escape what Markdown would take as markup, such as a label's; underscores inside words are none."""
+    return re.sub(r"[\\|*`<]|(?<!\w)_|_(?!\w)|\](?=\()|&(?=[#\w]+;)", r"\\\g<0>", text)
 
 
 def _marked(cell: Cell) -> str:
-    return f"*{cell.text}*" if cell.status in ("paper", "not run") and cell.text else cell.text
+    text = _literal(cell.text)
+    return f"*{text}*" if cell.status in ("paper", "not run") and text else text
 
 
 _STYLE = """
