@@ -1,6 +1,8 @@
 import ast
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,18 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
         fail()
     assert read_json(target) == {"x": 1}
     assert os.listdir(tmp_path) == ["a.json"]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
+def test_new_files_have_the_permissions_of_the_user(tmp_path, umask):
+    code = (
+        "from pathlib import Path; from soma.files import atomic; atomic.write_bytes(Path('folder/file'), b'x')\n"
+        "with atomic.atomic_directory(Path('other'), ['file']) as folder: (folder / 'file').touch()"
+    )
+    command = [sys.executable, "-c", f"import os; os.umask({umask})\n{code}"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    for name, wanted in (("folder/file", 0o666), ("folder", 0o777), ("other", 0o777), ("other/file", 0o666)):
+        assert (tmp_path / name).stat().st_mode & 0o777 == wanted & ~umask, name
 
 
 def test_a_failed_directory_leaves_the_old_one(tmp_path):

@@ -328,7 +328,7 @@ CODE_EDITS = {
     "the loader of a source that nothing reads": ("src/soma/data/sources/fineweb.py", "return", "return None or", {}),
     "a local variable of the estimator": (SPSA, "slopes", "differences", {}),
     "a docstring": (SPSA, "Average the estimates over accumulated batches", "Average the estimates", {}),
-    "where a file is put": ("src/soma/files/atomic.py", "os.chmod(temporary, 0o644)", "os.chmod(temporary, 0o640)", {}),
+    "where a file is put": ("src/soma/files/atomic.py", "(temporary, 0o666 & ~_UMASK)", "(temporary, 0o640)", {}),
     "how costs are added up": ("src/soma/accounting/cost.py", "n * (end - start)", "(end - start)", COUNTED),
     "a caption of the report": (CATALOGUE, "Settings of the paper", "The paper's settings", {"table": 1, "summary": 1}),
     "the title of a table": (CATALOGUE, "Table 5. Against", "Table 5. Beside", {"table": 1, "summary": 1}),

@@ -15,6 +15,10 @@ from typing import Any
 
 from soma.errors import SomaError
 
+_UMASK = os.umask(0o077)  # it can only be read by changing it
+"""Permissions that the user does not want new files to have, which temporary files do not know."""
+os.umask(_UMASK)
+
 
 @contextmanager
 def atomic_path(target: Path) -> Iterator[Path]:
@@ -29,7 +33,7 @@ def atomic_path(target: Path) -> Iterator[Path]:
     temporary = Path(name)
     try:
         yield temporary
-        os.chmod(temporary, 0o644)  # last, since writers may replace the temporary file by one of their own
+        os.chmod(temporary, 0o666 & ~_UMASK)  # last, since writers may replace the temporary file by one of their own
         with temporary.open("rb+") as f:
             os.fsync(f.fileno())
         os.replace(temporary, target)
@@ -50,7 +54,7 @@ def atomic_directory(target: Path, holds: Collection[str]) -> Iterator[Path]:
     check_own(target, holds)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    os.chmod(temporary, 0o755)
+    os.chmod(temporary, 0o777 & ~_UMASK)
     try:
         yield temporary
         move_directory(temporary, target, holds)
