@@ -65,11 +65,12 @@ class Slurm:
         key = self.folder / "munge.key"
         key.write_bytes(secrets.token_bytes(1024))
         key.chmod(0o600)
-        # The plugin clears the environment, so the jobs' srun reads the configuration from its default location.
-        wrapper = self.folder / "bin/srun"
-        srun = shutil.which("srun", path=SEARCH)
-        wrapper.write_text(f'#!/bin/sh\nSLURM_CONF={self.folder}/slurm.conf exec {srun} "$@"\n')
-        wrapper.chmod(0o755)
+        # The plugin clears the environment, so the jobs' commands read the configuration from its default location.
+        for name in ("srun", "scontrol"):
+            wrapper = self.folder / "bin" / name
+            command = shutil.which(name, path=SEARCH)
+            wrapper.write_text(f'#!/bin/sh\nSLURM_CONF={self.folder}/slurm.conf exec {command} "$@"\n')
+            wrapper.chmod(0o755)
         own = [f"--{name}-file={self.folder}/munge.{name}" for name in ("key", "pid", "log", "seed")]
         # Forced, because pytest's folders are closed to other users.
         self._spawn("munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket", *own)

@@ -30,6 +30,7 @@ from soma.forward.engine import Engine
 from soma.forward.registry import create
 from soma.models.experts import Experts
 from soma.runs import RunSpec, part_experts, recorded
+from soma.training import slurm
 from soma.training.checkpoint import Checkpoints
 from soma.training.checkpoint import publish as publish_weights
 from soma.training.finished import publish, seal, whole
@@ -175,7 +176,8 @@ def _continue(trainer: Trainer, part: str, states: States, engine: Engine, how: 
         kept = f"the last good state is {states.newest}" if states.newest.exists() else "no state was saved before"
         raise SomaError(f"{error} ({kept})") from None
     except Interrupted as note:
-        raise SomaError(f"{note}; start it again to continue.") from None
+        again = leader and stop.terminated and slurm.requeue()
+        raise SomaError(f"{note}; {'Slurm starts it again' if again else 'start it again to continue'}.") from None
 
 
 def _write(
@@ -278,11 +280,14 @@ class _StopRequest:
 
     def __init__(self) -> None:
         self.asked = False
+        self.terminated = False
+        """By SIGTERM, as before a time limit."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._handle)
 
-    def _handle(self, *_: object) -> None:
+    def _handle(self, number: int, _: object) -> None:
         self.asked = True
+        self.terminated |= number == signal.SIGTERM
 
 
 def _commit() -> str:
