@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from soma.accounting.size import training_megabytes
 from soma.cli import main
 from soma.config.campaign import load, merge, read_yaml, resolve
 from soma.errors import SomaError
@@ -97,6 +98,11 @@ def test_the_cost_is_told_before_anyone_spends_it(monkeypatch, capsys):
     served = {arm: int(arms[arm][5].replace(",", "")) for arm in ("soma-n2", "soma-n256")}
     assert served["soma-n2"] / served["soma-n256"] == pytest.approx(51.3, abs=0.05)
     assert lines[-1].startswith("to serve a byte, soma-n2 needs 51.3 times the operations of soma-n256")
+    assert any(
+        re.fullmatch(r"longest training job: eggroll-n1-d339-u102600-s0 000-000, .* 464 start\(s\) .*", line)
+        for line in lines
+    )
+    assert any(re.fullmatch(r"starts of training jobs: 8,110, which read [0-9,]+ GB of text", line) for line in lines)
     assert any(re.match(r" +1\.7e5 h  at 4\.5e\+12/s: the paper's RTX 5090", line) for line in lines)
 
 
@@ -144,3 +150,10 @@ def test_one_seed_of_every_arm_of_table_4_publishes_its_last_leg(config):
         every = run.settings.plateau.every
         assert 0 < run.leg < run.updates <= run.leg + 2 * every
         assert run.leg + every < run.updates or run.leg == 1  # a check before the end lies in it
+
+
+def test_memory_grows_with_what_a_job_holds():
+    plan = make_plan(load(ROOT / "config/config.yaml", ROOT / "config/paper.yaml"))
+    one, many = (training_megabytes(plan.runs["soma-n256-s0"], part, "cpu") for part in ("000-000", "000-015"))
+    assert 2000 < one < many < 16 * one
+    assert training_megabytes(plan.runs["eggroll-n1-s0"], "000-000", "cpu") > 3 * 8530  # the states and two copies

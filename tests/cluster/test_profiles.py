@@ -4,6 +4,9 @@ from itertools import pairwise
 
 import yaml
 
+from soma.accounting.size import training_megabytes
+from soma.config.campaign import load
+from soma.plan import make_plan
 from tests.project import ROOT, Project
 
 STAND_IN = """#!/bin/sh
@@ -61,14 +64,19 @@ def test_each_of_256_experts_is_one_job_with_one_gpu_and_shared_directions_get_s
         file.parent.mkdir(parents=True)
         file.touch()
     configs = ["--configfile", "config/paper.yaml", "config/ddpp.yaml"]
-    calls = submitted(project, *experts, shared, "--preemptible-retries", "0", *configs)
+    calls = submitted(project, *experts, shared, *configs)
 
+    plan = make_plan(load(ROOT / "config/config.yaml", ROOT / "config/paper.yaml"))
+    memory = {
+        1: training_megabytes(plan.runs["soma-n256-s0"], "000-000", "cuda"),
+        8: 8 * training_megabytes(plan.runs["spsa-n1-p64-s0"], "000-000", "cuda"),
+    }
     assert len(calls) == 257
     for call in calls:
         gpus = 8 if "spsa-n1-p64-s0" in value(call, "--comment") else 1
         assert value(call, "--gpus") == str(gpus)
         assert value(call, "--cpus-per-task") == str(gpus)
-        assert value(call, "--mem") == str(8000 * gpus)
+        assert value(call, "--mem") == str(memory[gpus])
         assert value(call, "-t") == "1440"
         assert value(call, "--signal") == "TERM@300"
         assert "--requeue" in call

@@ -48,7 +48,7 @@ RULES = [
 """Rules that the test runs: those whose products need no whole campaign, as costs do and with them every table."""
 TARGETS = [f"results/tiny/measurements/{name}.parquet" for name in ("losses", "inference")]
 EVALUATED = [f"evaluation/test/{arm}.parquet" for arm in ("soma-n2", "spsa-n1-p8")]
-AGAIN = ["--preemptible-rules", *(rule for rule in RULES if "train" in rule), "--preemptible-retries", "1"]
+AGAIN = ["--preemptible-retries", "1"]
 """For the job that is cancelled; the others are Slurm's to start again."""
 QUICK = ["--slurm-init-seconds-before-status-checks", "6", "--latency-wait", "5", "--set-threads", "measure=4"]
 """Options that adapt the profile, which is meant for long jobs on nodes with many cores."""

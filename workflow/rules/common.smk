@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from soma import layout
+from soma.accounting.size import training_megabytes
 from soma.catalogue import FIGURES, FRONT, MEASUREMENTS, METRICS, PRODUCTS, SECTIONS
 from soma.catalogue import SUMMARIES, TABLES, Losses
 from soma.cli import forks
@@ -134,6 +135,11 @@ def workers_of(run):
     return (
         CONFIG.compute.ddpp if run.experts == 1 and run.settings.method == "spsa" else 1
     )
+
+
+def megabytes_of(run, part):
+    """Return the memory that a training job needs."""
+    return training_megabytes(run, part, CONFIG.compute.device) * workers_of(run)
 
 
 def threads_of_measurement(name):

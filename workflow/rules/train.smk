@@ -20,7 +20,7 @@ rule train_seed:
     resources:
         # A resource, since params are reasons to run again, and the number of workers changes no byte.
         workers=lambda wc: workers_of(PLAN.runs[wc.run]),
-        mem_mb=lambda wc: 4000 * workers_of(PLAN.runs[wc.run]),
+        mem_mb=lambda wc: megabytes_of(PLAN.runs[wc.run], wc.part),
         runtime=1440,
     params:
         code=lambda wc: CODE.train(PLAN.runs[wc.run], wc.part),

@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from soma.accounting.size import state_numbers
 from soma.config.campaign import BASE, load
 from soma.errors import SomaError
 from soma.models.count import operations_per_token
 from soma.plan import Plan, make_plan
 from soma.report.paper import PaperValues
 from soma.report.table import significant
-from soma.runs import RunSpec, operations_of
+from soma.runs import RunSpec, operations_of, part_experts
 
 _PILOT = {"one core of the pilot's CPU, 75 GF/s": 7.5e10}
 """Operations per second in this project's own first measurements."""
+
+_LIMIT = 24
+"""Hours after which a cluster ends a training job, which then continues (the rules' `runtime`)."""
 
 
 def plan(configfile: Sequence[Path], rate: float | None) -> None:
@@ -38,8 +42,9 @@ def _plan_lines(planned: Plan, rate: float | None) -> list[str]:
     lines.append("device-hours of the updates (validation, evaluation, preprocessing and measurements excluded)")
     for name, per_second in (_rates() | ({"--rate": rate} if rate else {})).items():
         lines.append(f"  {significant(total / per_second / 3600):>10} h  at {per_second:.3g}/s: {name}")
+    lines += ["", *_jobs(planned, rate)]
     final = sum(4 * run.parameters * (3 if run.keep_memory else 1) for run in runs)
-    legs = sum(4 * _state_size(run) for run in runs if run.leg is not None)
+    legs = sum(4 * state_numbers(run) for run in runs if run.leg is not None)
     milestones = sum(4 * run.parameters * (2 * len(run.milestones) - 1) for run in runs)
     lines += [
         "",
@@ -65,6 +70,28 @@ def _plan_lines(planned: Plan, rate: float | None) -> list[str]:
     return [*lines, f"to serve a byte, {most} needs {ratio} times the operations of {least} (arms of Table 12)"]
 
 
+def _jobs(planned: Plan, rate: float | None) -> list[str]:
+    """Describe the longest training job, how often jobs start again at their time limit, and what they read then."""
+    per_second, text = rate or next(iter(_rates().values())), getattr(planned.config.data.train, "bytes", None)
+    hours, longest, starts, read = 0.0, "", 0, 0.0
+    for run in planned.runs.values():
+        for part in planned.parts(run):
+            own = len(part_experts(part))
+            spent = float(run.operations(run.updates)) * own / run.experts / per_second / 3600
+            times = 1 + int(spent / _LIMIT)
+            starts += times
+            kind, _, shards = run.shards.partition("-n")
+            read += times * (text or 0) * (1 if kind == "iid" else own / int(shards))
+            if spent > hours:
+                hours, longest = spent, f"{run.id} {part}"
+    lines = [
+        f"longest training job: {longest}, {significant(hours)} h at {per_second:.3g}/s, "
+        f"{1 + int(hours / _LIMIT)} start(s) with a time limit of {_LIMIT} h",
+    ]
+    reads = f", which read {significant(read / 1e9)} GB of text" if text else ""
+    return [*lines, f"starts of training jobs: {starts:,}{reads}"]
+
+
 def runs_by_group(planned: Plan) -> dict[str, list[RunSpec]]:
     """Group the runs by the first product that needs them."""
     groups: dict[str, list[RunSpec]] = {"seed runs": [run for run in planned.runs.values() if run.kind == "seed"]}
@@ -88,15 +115,6 @@ def _rates() -> dict[str, float]:
     seconds = fmean(update["seconds"])
     spent = f"{significant(update['operations'])} operations in {seconds:.3f} s at width {update['width']}"
     return {f"the paper's {gpu}, {spent}": update["operations"] / seconds} | _PILOT
-
-
-def _state_size(run: RunSpec) -> int:
-    """Return the size of a resume state in numbers: weights with two moments, or with the states of a population."""
-    s = run.settings
-    if s.method != "eggroll":
-        return 3 * run.parameters
-    members = {"carry": s.eggroll.population, "pair_shared": s.eggroll.population // 2, "reset": 0}[s.eggroll.state]
-    return run.parameters + members * s.depth * s.width
 
 
 def _served(planned: Plan, arm: str) -> int:

@@ -1,0 +1,32 @@
+"""What a training job holds: numbers of its state, bytes of its text, and the memory that it needs."""
+
+from __future__ import annotations
+
+from soma.runs import RunSpec, part_experts
+
+_IDLE, _IDLE_ON_GPU = 1500, 4000
+"""Megabytes of a process that trains nothing: Python, torch and, on a GPU, its driver."""
+_TEXT = 512
+"""Megabytes of text that a job holds for each expert at most; a longer one is mapped (soma.data.shards)."""
+
+
+def state_numbers(run: RunSpec) -> int:
+    """Return the size of a resume state in numbers: weights with two moments, or with the states of a population."""
+    s = run.settings
+    if s.method != "eggroll":
+        return 3 * run.parameters
+    members = {"carry": s.eggroll.population, "pair_shared": s.eggroll.population // 2, "reset": 0}[s.eggroll.state]
+    return run.parameters + members * s.depth * s.width
+
+
+def training_megabytes(run: RunSpec, part: str, device: str) -> int:
+    """Return the memory that one process of a training job needs, in megabytes.
+
+    It is an upper bound: the state, its copies for the next save and the last leg, every checkpoint that is kept until
+    the end, and text.
+    """
+    own = len(part_experts(part))
+    kept = run.parameters * (2 * len(run.milestones) + 1)
+    numbers = 3 * state_numbers(run) + kept
+    idle = _IDLE if device == "cpu" else _IDLE_ON_GPU
+    return idle + own * _TEXT + 4 * numbers * own // run.experts // 1_000_000
