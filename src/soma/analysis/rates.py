@@ -16,11 +16,13 @@ import pandas as pd
 from soma.analysis.choice import mark_chosen, outcome
 from soma.config.campaign import Arm
 from soma.config.products import flat
+from soma.config.training import Training
 from soma.plan import Plan
 from soma.runs import operations_of
 
 FAIR_SHARE = 0.2
 """Smallest share of an arm's budget at which a search for its rates counts: early losses favour large steps."""
+_SEED_RUNS = "seed runs"
 
 
 def search(plan: Plan, losses: pd.DataFrame) -> pd.DataFrame:
@@ -59,10 +61,10 @@ def of_arms(plan: Plan, searched: pd.DataFrame, tuned: pd.DataFrame) -> pd.DataF
         tuned: rows of the equal search (`tuning.search`).
 
     Returns:
-        One row per (arm, `key`): its `value`, the `search` that serves the arm (empty: none), the `share` of the arm's
-        budget on which it ran, the `chosen` value, and `reason`, which is empty if the arm has what a search chose on
-        `FAIR_SHARE` of its budget or more, from several values and not at an edge. With `rates_given` every reason is
-        empty.
+        One row per (arm, `key`), those of the seed runs last: its `value`, the `search` that serves the arm (empty:
+        none), the `share` of the arm's budget on which it ran, the `chosen` value, and `reason`, which is empty if the
+        arm has what a search chose on `FAIR_SHARE` of its budget or more, from several values and not at an edge. With
+        `rates_given` every reason is empty.
     """
     given = plan.config.rates_given
     services = _services(plan, searched, tuned)
@@ -80,6 +82,10 @@ def of_arms(plan: Plan, searched: pd.DataFrame, tuned: pd.DataFrame) -> pd.DataF
                 row |= {"search": service["name"], "share": share, "chosen": _text((service["chosen"] or {}).get(key))}
                 row["reason"] = _reason(service, key, own.get(key), share)
             out.append(row | ({"reason": ""} if given else {}))
+    seed, own = plan.config.seed_run, flat(plan.config.seed_run.model_dump())
+    for key in _keys(seed):
+        row = {"arm": _SEED_RUNS, "key": key, "value": _text(own[key]), "search": "", "chosen": "", "share": np.nan}
+        out.append(row | {"reason": "" if given else "not searched; one for every run that is compared"})
     return pd.DataFrame(out, columns=["arm", "key", "value", "search", "share", "chosen", "reason"])
 
 
@@ -153,7 +159,7 @@ def _arms(plan: Plan) -> list[str]:
     )
 
 
-def _keys(arm: Arm) -> tuple[str, ...]:
+def _keys(arm: Training) -> tuple[str, ...]:
     """Return the keys of a method that must be chosen for an arm."""
     if arm.method == "eggroll":
         return ("population", "sigma", "alpha", "step")
