@@ -87,7 +87,10 @@ def sessions(state):
     """Count the sessions of a state that is replaced meanwhile: safetensors opens a file by its name twice."""
     same = state.parent.with_name("same.safetensors")
     same.unlink(missing_ok=True)
-    same.hardlink_to(state)
+    try:
+        same.hardlink_to(state)
+    except FileNotFoundError:  # between two generations there is only the previous one
+        return 0
     return len(load_tensors(same)[1]["ledger"]["sessions"])
 
 
@@ -99,7 +102,7 @@ def ended(folder, workers, session, end):
     state = folder / "resume-lost/state.safetensors"
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and process.poll() is None:
-        if state.exists() and sessions(state) == session:
+        if sessions(state) == session:
             break
         time.sleep(0.01)
     end(process)

@@ -318,10 +318,10 @@ OF_RUNS |= {"evaluate": 24, "choose": 1, "evaluate_chosen": 1}
 ESTIMATED = OF_RUNS | {
     "measure": 8,
     "train_seed": 6,
-    "train_expert": 48,
+    "train_expert": 52,
     "train_expert_with_leg": 5,
 }  # and not backpropagation from a random start, and EGGROLL
-FORWARDED = OF_RUNS | {"measure": 9, "train_seed": 6, "train_expert": 50, "train_expert_with_leg": 5}
+FORWARDED = OF_RUNS | {"measure": 9, "train_seed": 6, "train_expert": 54, "train_expert_with_leg": 5}
 CODE_EDITS = {
     "a comment in C++": (CPP, "#include <atomic>", "#include <atomic>  // a remark", {}),
     "a Triton kernel": (KERNELS, "sign = 1 - 2 * negative", "sign = 1 + 2 * negative", {}),
