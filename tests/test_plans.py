@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from soma.accounting import size
 from soma.accounting.size import training_megabytes
 from soma.cli import main
 from soma.config.campaign import load, merge, read_yaml, resolve
+from soma.data import shards
 from soma.errors import SomaError
 from soma.files.atomic import write_json
 from soma.plan import make_plan
@@ -156,4 +158,5 @@ def test_memory_grows_with_what_a_job_holds():
     plan = make_plan(load(ROOT / "config/config.yaml", ROOT / "config/paper.yaml"))
     one, many = (training_megabytes(plan.runs["soma-n256-s0"], part, "cpu") for part in ("000-000", "000-015"))
     assert 2000 < one < many < 16 * one
+    assert size._TEXT << 20 == shards._MEMORY
     assert training_megabytes(plan.runs["eggroll-n1-s0"], "000-000", "cpu") > 3 * 8530  # the states and two copies

@@ -2,7 +2,6 @@
 
 Lost jobs continue, and the outputs have the bytes of a local run on one core."""
 
-import random
 import subprocess
 import time
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from soma.files.hashes import sha256_file
+from tests import short_campaign
 from tests.cluster.slurm import MISSING, Slurm
 from tests.project import Project
 
@@ -18,26 +18,9 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (apt-get install slurm-wlm munge)"),
 ]
 
-ARM = {"operations": None, "updates": 250, "seeds": [0], "width": 16}  # takes some seconds: long enough to interrupt
-CAMPAIGN = {
-    "campaign": "tiny",
-    "compute": {"experts_per_job": 1, "ddpp": 2, "save_every": 0.2},
-    "data": {
-        "train": {"source": "text", "path": "text"},
-        "external": {"source": {"source": "text", "path": "elsewhere"}, "windows": 8},
-        "validation": {"windows": 8},
-        "test": {"windows": 8},
-        "expert_validation": 0.2,
-    },
-    "routing": {"features": 200, "svd": 8, "sample": 1000, "min_df": 1},
-    "training": {"milestones": [1.0]},
-    "seed_run": {"updates": 2},
-    "arms": {"soma-n2": ARM, "spsa-n1-p8": ARM},
-    "products": {
-        "fixed_size": {"against": ["spsa-n1-p8"], "also": []},
-        "inference": {"arms": ["soma-n2", "spsa-n1-p8"], "many": "soma-n2", "few": "soma-n2"},
-    },
-}
+# It takes some seconds: long enough to interrupt.
+ARM = {"operations": None, "updates": 250, "seeds": [0], "width": 16}
+COMPUTE = {"experts_per_job": 1, "ddpp": 2, "save_every": 0.2}
 OVERLAY = "config/changed.yaml"
 EXPERTS, SHARED = ("soma-n2-s0/000-000", "soma-n2-s0/001-001"), "spsa-n1-p8-s0/000-000"
 PARTS = (*EXPERTS, SHARED)
@@ -65,15 +48,8 @@ def slurm(tmp_path_factory):
 
 
 def checkout(folder: Path) -> Project:
-    """Return a checkout with a campaign on text about two subjects."""
     project = Project(folder)
-    assert project.overlay(CAMPAIGN) == OVERLAY
-    draw = random.Random(0)
-    for name, documents in (("text", 400), ("elsewhere", 40)):
-        (project.folder / name).mkdir()
-        for i in range(documents):
-            words = draw.choices([f"{('sea', 'law')[i % 2]}{n}" for n in range(50)], k=60)
-            (project.folder / f"{name}/{i:03d}.txt").write_text(" ".join(words))
+    assert short_campaign.checkout(project, "tiny", COMPUTE, {"soma-n2": ARM, "spsa-n1-p8": ARM}) == OVERLAY
     return project
 
 

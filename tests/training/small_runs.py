@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from soma.config.training import Training
+from soma.data.windows import Rows
 from soma.forward.registry import create
 from soma.runs import RunSpec
 from soma.training.learner import Group, Shard, learner_of
@@ -22,15 +23,8 @@ SETTINGS = {
 EGGROLL = {"population": 64, "streams": 4, "tokens": 16, "alpha": 0.5, "step": 0.1, "pair_chunk": 8}
 
 
-class Windows:
-    """The license, cut into windows."""
-
-    def __init__(self, length=WINDOW):
-        self._length = length
-
-    def crops(self, ids, offsets, length):
-        first = np.asarray(ids, np.int64) * self._length + offsets
-        return TEXT[first[:, None] + np.arange(length + 1)]
+WINDOWS = Rows(TEXT, WINDOW, WINDOW)
+"""The license, cut into windows."""
 
 
 def spec(**changes):
@@ -45,8 +39,8 @@ def spec(**changes):
 
 IDS = np.arange((len(TEXT) - 1) // WINDOW, dtype=np.uint32)
 SHARDS = [
-    Shard(Windows(), IDS[0::2], np.array([1, 3], np.uint32)),
-    Shard(Windows(), IDS[1::2], np.array([0, 2], np.uint32)),
+    Shard(WINDOWS, IDS[0::2], np.array([1, 3], np.uint32)),
+    Shard(WINDOWS, IDS[1::2], np.array([0, 2], np.uint32)),
 ]
 
 

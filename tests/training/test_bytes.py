@@ -23,12 +23,13 @@ import pytest
 import torch
 
 from soma.config.training import Training
+from soma.data.windows import Rows
 from soma.forward import cpu, native
 from soma.runs import RunSpec
 from soma.training.learner import Group, Shard, learner_of
 from soma.training.loop import Trainer
 from tests.project import ROOT
-from tests.training.small_runs import TEXT, Windows, drawn
+from tests.training.small_runs import TEXT, drawn
 
 HASHES = Path(__file__).with_name("bytes.json")
 SOURCES = ROOT / "src/soma/forward/csrc"
@@ -70,7 +71,7 @@ def train(case: str, engine: cpu.CpuEngine) -> Trainer:
         id="r", kind="arm", seed=1, start=None, shards="clusters-n2", window=WINDOW, settings=settings, milestones=(20,)
     )  # fmt: skip
     ids = np.arange((len(TEXT) - 1) // WINDOW, dtype=np.uint32)
-    shards = [Shard(Windows(WINDOW), ids[e + 3 :: 2], ids[:3]) for e in range(run.experts)]
+    shards = [Shard(Rows(TEXT, WINDOW, WINDOW), ids[e + 3 :: 2], ids[:3]) for e in range(run.experts)]
     group = Group(run, range(run.experts), shards, TEXT)
     trainer = Trainer(learner_of(settings.method)(group, engine, torch.device("cpu")))
     trainer.train(lambda: None)

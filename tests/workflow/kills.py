@@ -24,30 +24,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from soma.files.hashes import sha256_file
+from tests import short_campaign
 from tests.project import Project
 
 ARM = {"operations": None, "width": 16, "milestones": [0.5, 1.0]}
-CAMPAIGN = {
-    "campaign": "killed",
-    "compute": {"experts_per_job": 2, "ddpp": 2, "save_every": 0.5},
-    "data": {
-        "train": {"source": "text", "path": "text"},
-        "external": {"source": {"source": "text", "path": "text"}, "windows": 8},
-        "validation": {"windows": 8},
-        "test": {"windows": 8},
-        "expert_validation": 0.2,
-    },
-    "routing": {"features": 200, "svd": 8, "sample": 1000, "min_df": 1},
-    "seed_run": {"updates": 2},
-    "arms": {
-        "soma-n2": {**ARM, "updates": 1500, "seeds": [0, 1]},
-        "spsa-n1-p8": {**ARM, "updates": 600, "seeds": [0, 1]},
-    },
-    "products": {
-        "fixed_size": {"against": ["spsa-n1-p8"], "also": []},
-        "inference": {"arms": ["soma-n2", "spsa-n1-p8"], "many": "soma-n2", "few": "soma-n2"},
-    },
-}
+COMPUTE = {"experts_per_job": 2, "ddpp": 2, "save_every": 0.5}
+ARMS = {"soma-n2": {**ARM, "updates": 1500, "seeds": [0, 1]}, "spsa-n1-p8": {**ARM, "updates": 600, "seeds": [0, 1]}}
 PARTS = [*(f"soma-n2-s{s}/000-001" for s in (0, 1)), *(f"spsa-n1-p8-s{s}/000-000" for s in (0, 1))]
 FILES = ("weights.safetensors", "milestones.safetensors", "history.parquet")
 KINDS = ("main", "session", "client", "fork", "torchrun", "worker")
@@ -70,12 +52,7 @@ def checkout(folder: Path) -> Project:
     line = "        progress.update += 1\n"
     assert text.count(line) == 1
     loop.write_text(text.replace(line, f"{line}        _trace(self.run.id, progress.update)\n") + _TRACE)
-    project.overlay(CAMPAIGN)
-    draw = random.Random(0)
-    (folder / "text").mkdir()
-    for i in range(400):
-        words = draw.choices([f"{('sea', 'law')[i % 2]}{n}" for n in range(50)], k=60)
-        (folder / f"text/{i:03d}.txt").write_text(" ".join(words))
+    short_campaign.checkout(project, "killed", COMPUTE, ARMS)
     project.environment["SOMA_TRACE"] = str(folder / "trace")
     return project
 
@@ -195,7 +172,7 @@ def main(wanted: int, folder: Path, seed: int = 0) -> None:
             "computed": total, "computed again": repeated, "longest span computed again, s": round(longest, 2),
         }  # fmt: skip
         print(json.dumps(facts), flush=True)
-        assert longest <= CAMPAIGN["compute"]["save_every"] + SLACK, longest
+        assert longest <= COMPUTE["save_every"] + SLACK, longest
         shutil.rmtree(project.folder)
 
 

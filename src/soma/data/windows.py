@@ -6,7 +6,6 @@ Shapes: n windows read at once, W bytes in a window, T bytes predicted per crop.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -97,15 +96,8 @@ class TrainWindows(Rows):
         return np.asarray(self._windows[self._checked(ids)])
 
 
-class Windows(Protocol):
-    """Training text as windows: `Rows`, or bytes in memory."""
-
-    def crops(self, ids: NDArray[Any], offsets: NDArray[Any], length: int) -> NDArray[np.uint8]:
-        """Read bytes [n, length + 1]: inputs and targets of `length` predictions from an offset inside each window."""
-
-
 def random_crops(
-    windows: Windows, ids: NDArray[np.unsignedinteger], draws: NDArray[np.float64], window: int, length: int
+    windows: Rows, ids: NDArray[np.unsignedinteger], draws: NDArray[np.float64], window: int, length: int
 ) -> NDArray[np.uint8]:
     """Read random crops of random windows, drawn with replacement; uint8 of shape (n, length + 1).
 

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from soma.data.windows import Windows, random_crops
+from soma.data.windows import Rows, random_crops
 from soma.forward.engine import Engine
 from soma.models.experts import Experts
 from soma.models.lstm import initialise
@@ -50,7 +50,7 @@ class Start:
 class Shard:
     """The windows of one expert."""
 
-    windows: Windows
+    windows: Rows
     train: NDArray[np.unsignedinteger]
     """Ids of those that it trains on."""
     validation: NDArray[np.unsignedinteger]
