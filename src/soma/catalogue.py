@@ -465,6 +465,8 @@ FRONT: tuple[Read, ...] = (
     "inference",
 )
 """Inputs of the step `summary`, beside the records of the runs."""
+PAGE: tuple[Read, ...] = ("costs", "reference", "inference")
+"""Inputs of the step `page`, beside all products and the records of the runs."""
 
 
 # ------------------------------------------------------------------------------------------------------------- claims

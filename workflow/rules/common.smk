@@ -6,8 +6,8 @@ from pathlib import Path
 
 from soma import layout
 from soma.accounting.size import training_megabytes
-from soma.catalogue import FIGURES, FRONT, MEASUREMENTS, METRICS, PRODUCTS, SECTIONS
-from soma.catalogue import SUMMARIES, TABLES, Losses
+from soma.catalogue import FIGURES, FRONT, MEASUREMENTS, METRICS, PAGE, PRODUCTS
+from soma.catalogue import SECTIONS, SUMMARIES, TABLES, Losses
 from soma.cli import forks
 from soma.config.campaign import BASE, campaign_config, read_yaml
 from soma.errors import SomaError
