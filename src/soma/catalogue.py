@@ -393,8 +393,8 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
         Figure(
             "figure9", "ablations.figure9",
             "Ablations under backpropagation: expert validation loss during training", ("ablation-curves",),
-            "Under backpropagation, the loss of the base (black) and of arms with one change, against training steps. "
-            "Where a curve crosses the black one, the order of the two turns.",
+            "Under backpropagation, the loss of the base and of arms with one change, against training steps. Where a "
+            "curve crosses the base's, the order of the two turns.",
         ),
         Table(
             "ablation", "ablations.ablation", "Ablations under backpropagation (Figure 9)",
