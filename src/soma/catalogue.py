@@ -102,6 +102,20 @@ class Product:
         number = self.name.removeprefix(self.kind)
         return f"{self.kind} {number}".capitalize() if number.isdigit() else f"{self.name.capitalize()} ({self.kind})"
 
+    @property
+    def heading(self) -> str:
+        """The title, with the number in the paper if it has one: `Figure 1. Equal total size: …`."""
+        numbered = self.name.startswith(self.kind) and not self.title.startswith(self.label)
+        return f"{self.label}. {self.title}" if numbered else self.title
+
+    @property
+    def entry(self) -> str:
+        """The title in a menu: `Table 4 · test loss at equal budget`, or `Costs, in their six quantities (table)`."""
+        if not self.name.startswith(self.kind):
+            return f"{self.title} ({self.kind})"
+        title = self.title.removeprefix(f"{self.label}. ")
+        return f"{self.label} · {title[0].lower()}{title[1:]}"
+
 
 class Table(Product):
     """A table, made by a function in `soma.report.tables`."""

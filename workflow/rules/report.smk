@@ -15,7 +15,7 @@ def category(product):
 
 def labels(product):
     """Return the label of a product in the report: one alone, since the report would take some of several as switches."""
-    return {"product": f"{PLACES[product][1]} {product.label}"}
+    return {"product": f"{PLACES[product][1]} {product.entry}"}
 
 
 rule table:

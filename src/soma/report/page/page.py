@@ -54,17 +54,12 @@ class Shown:
 
     product: Product
     anchor: str
-    title: str
     file: str
     """The file to ask Snakemake for."""
     table: Cells | None = None
     picture: Picture | None = None
     open: bool = True
     """False to fold it: no claim has it as its main evidence, and it is not the table of controls."""
-
-    @property
-    def caption(self) -> str:
-        return self.product.caption
 
     @property
     def made(self) -> bool:
@@ -158,10 +153,7 @@ class Page:
     def _shown(self, product: Product) -> Shown:
         main = {"controls", *(claim.shown[0] for claim in CLAIMS)}
         there = files(product, self.results)
-        title = product.title if product.title.startswith(product.label) else f"{product.label}. {product.title}"
-        if re.search(r" \((table|figure)\)$", product.label):
-            title = product.title  # it has no number in the paper
-        shown = Shown(product, anchor(product), title, there[0].as_posix(), open=product.name in main)
+        shown = Shown(product, anchor(product), there[0].as_posix(), open=product.name in main)
         if not all(path.is_file() for path in there):
             return shown
         if isinstance(product, Table):
