@@ -45,6 +45,9 @@ LIMITS = "Limits of this scale"
 _LAST = "Settings and costs"
 """The section of the catalogue that the page shows after all others."""
 
+_UPRIGHT = 140
+"""Characters of a table's line on an upright page, at most."""
+
 _markdown = MarkdownIt("commonmark", {"html": False})
 
 
@@ -177,6 +180,11 @@ class Page:
             all(re.fullmatch(r"[~+-]?[\d.,]+(e-?\d+)?|[–″]|not run", cell.text) for cell in column)
             for column in columns
         ]  # fmt: skip
+
+    def wide(self, table: Cells) -> bool:
+        """Say whether a table needs a page across when it is printed, by the longest words of its columns."""
+        columns = zip(table.columns, *(map(typeset, (cell.text for cell in row)) for row in table.rows), strict=True)
+        return sum(2 + max(len(word) for text in column for word in text.split(" ")) for column in columns) > _UPRIGHT
 
     def run_set(self, runs: str) -> int:
         """Return the number of a set of runs, which the page holds once."""
