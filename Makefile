@@ -33,6 +33,7 @@ toy: setup
 
 report: setup  # report of the reference campaign, from the files that are present
 	$(BIN)/snakemake --quiet all --cores 1 --report results/small/report.html
+	$(BIN)/python -m soma.workflow.report results/small/report.html
 
 setup: $(STAMP)
 

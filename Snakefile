@@ -30,6 +30,7 @@ localrules:
 rule all:
     default_target: True
     input:
+        f"{RESULTS}/index.html",
         f"{RESULTS}/README.md",
         f"{RESULTS}/metrics.json",
         expand(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+import shutil
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,21 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def project(tmp_path: Path) -> Project:
     """Return a checkout that the test may modify."""
     return Project(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """Return the system's Chromium, driven by playwright; one for all tests of a worker."""
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("chromium is not installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        # Its sandbox needs rights that a container lacks; the pages are our own files.
+        chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture

@@ -102,6 +102,20 @@ class Product:
         number = self.name.removeprefix(self.kind)
         return f"{self.kind} {number}".capitalize() if number.isdigit() else f"{self.name.capitalize()} ({self.kind})"
 
+    @property
+    def heading(self) -> str:
+        """The title, with the number in the paper if it has one: `Figure 1. Equal total size: …`."""
+        numbered = self.name.startswith(self.kind) and not self.title.startswith(self.label)
+        return f"{self.label}. {self.title}" if numbered else self.title
+
+    @property
+    def entry(self) -> str:
+        """The title in a menu: `Table 4 · test loss at equal budget`, or `Costs, in their six quantities (table)`."""
+        if not self.name.startswith(self.kind):
+            return f"{self.title} ({self.kind})"
+        title = self.title.removeprefix(f"{self.label}. ")
+        return f"{self.label} · {title[0].lower()}{title[1:]}"
+
 
 class Table(Product):
     """A table, made by a function in `soma.report.tables`."""
@@ -393,8 +407,8 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
         Figure(
             "figure9", "ablations.figure9",
             "Ablations under backpropagation: expert validation loss during training", ("ablation-curves",),
-            "Under backpropagation, the loss of the base (black) and of arms with one change, against training steps. "
-            "Where a curve crosses the black one, the order of the two turns.",
+            "Under backpropagation, the loss of the base and of arms with one change, against training steps. Where a "
+            "curve crosses the base's, the order of the two turns.",
         ),
         Table(
             "ablation", "ablations.ablation", "Ablations under backpropagation (Figure 9)",
@@ -465,6 +479,8 @@ FRONT: tuple[Read, ...] = (
     "inference",
 )
 """Inputs of the step `summary`, beside the records of the runs."""
+PAGE: tuple[Read, ...] = ("costs", "reference", "inference")
+"""Inputs of the step `page`, beside all products and the records of the runs."""
 
 
 # ------------------------------------------------------------------------------------------------------------- claims

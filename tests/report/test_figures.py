@@ -1,5 +1,7 @@
 """Figures on invented rows: what they write, that it repeats, and the cases with little or much to show."""
 
+import html
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -8,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
@@ -17,6 +20,7 @@ from soma.config.campaign import load, merge, read_yaml, resolve
 from soma.plan import Plan, make_plan
 from soma.report.colours import arm_looks, count_looks
 from soma.report.figures import overlay
+from soma.report.labels import arm_label
 from soma.report.paper import PaperValues
 from soma.report.place import _spread
 from soma.steps import figure as step
@@ -100,6 +104,19 @@ def words(figure: Figure) -> str:
     return "\n".join(text.get_text() for text in figure.findobj(Text))
 
 
+def assert_own_colours(figure: Figure, plan: Plan) -> None:
+    """A text that names an arm or an N has its colour, which is the same in every figure."""
+    looks, product = arm_looks(plan), plan.config.products.ablation
+    own = {f"N={n}": {look["color"]} for n, look in count_looks(plan).items()} | {
+        "base": {looks[product.base]["color"]}
+    }
+    for name, arm in plan.arms.items():
+        own.setdefault(arm_label(arm), set()).add(looks[name]["color"])
+    texts = [text for axes in figure.axes for text in axes.texts]
+    named = {text.get_text().replace("\n", " "): to_hex(text.get_color()) for text in texts}
+    assert [name for name, colour in named.items() if colour not in {to_hex(c) for c in own.get(name, {colour})}] == []
+
+
 def assert_readable(figure: Figure) -> None:
     """All text lies in the figure and none on another, and the scales along its left and lower side are named."""
     renderer = FigureCanvasAgg(figure).get_renderer()
@@ -136,6 +153,10 @@ def test_a_figure_is_written_with_what_it_draws(name, tmp_path, monkeypatch):
     text = (tmp_path / f"{name}.svg").read_text()
     assert FOOTERS.get(name, "campaign small: ") in text
     assert_readable(figure)
+    assert_own_colours(figure, plan)
+    described = html.unescape(re.search("<dc:description>(.*)</dc:description>", text, re.S)[1])
+    assert described.startswith(FIGURES[name].title.rstrip("?"))
+    assert all(" ".join(axes.get_xlabel().split()) in described for axes in figure.axes if axes.axison)
     if "source" in drawn:
         # Only these of the paper's points have the same size and text.
         assert ("paper" in set(drawn["source"])) == (name in ("figure4", "figure9", "figure11"))
@@ -149,12 +170,13 @@ def test_a_figure_is_written_with_what_it_draws(name, tmp_path, monkeypatch):
         assert len(expected - found) == (name == "figure4")  # the difference of both phases is a table's
 
 
-@pytest.mark.parametrize("campaign", ["single", "toy", "paper"])
+@pytest.mark.parametrize("campaign", ["single", "toy", "second-edition", "paper"])
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_is_readable_with_little_and_with_much_to_show(name, campaign, tmp_path, monkeypatch):
     figure, drawn = draw(plan_of(campaign), name, tmp_path, monkeypatch)
     assert_readable(figure)
-    assert ("TOY" in words(figure)) == (campaign != "paper")
+    assert_own_colours(figure, plan_of(campaign))
+    assert ("TOY" in words(figure)) == (campaign in ("single", "toy"))
     if campaign == "paper":
         assert ("source" in drawn and "paper" in set(drawn["source"])) == (name not in WITHOUT_POINTS)
 

@@ -324,7 +324,12 @@ def test_the_report_has_a_place_of_its_own_for_every_product(workflow):
     sections = [f"{i} {name}" for i, name in enumerate(SECTIONS, 1)]
     assert sorted({section for section, _ in places}) == sections
     ordered = [label for section, label in sorted(places) if section.endswith("Equal size and budget")]
-    assert ordered == ["01 Figure 1", "02 Table 4", "03 Documents (table)", "04 Table 9"]
+    assert ordered == [
+        "01 Figure 1 · equal total size: test loss against training cost",
+        "02 Table 4 · test loss at equal budget and total size",
+        "03 Documents won, and intervals over their sources (table)",
+        "04 Table 9 · external corpus, frozen checkpoints",
+    ]
     assert all(product.caption.endswith((".", "?")) for product in PRODUCTS)
 
 

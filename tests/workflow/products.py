@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from soma.catalogue import CLAIMS, FIGURES, FRONT, METRICS, RATES, SUMMARIES, TABLES, Losses, Read, Verdicts
+from soma.catalogue import CLAIMS, FIGURES, FRONT, METRICS, PAGE, RATES, SUMMARIES, TABLES, Losses, Read, Verdicts
 
-PRODUCTS = {"summarise": len(SUMMARIES), "summarise_costs": 1, "summary": 1, "metrics": 1}
+PRODUCTS = {"summarise": len(SUMMARIES), "summarise_costs": 1, "summary": 1, "metrics": 1, "page": 1}
 PRODUCTS |= {"table": len(TABLES), "figure": len(FIGURES)}
 """All of them."""
 EVALUATED = {p for s in SUMMARIES.values() for r in s.reads if isinstance(r, Losses) for p in r.products}
@@ -27,6 +27,7 @@ def remade(*changed: str, losses: Collection[str] = ()) -> dict[str, int]:
     figures = {name for name, figure in FIGURES.items() if touched(figure.reads)}
     jobs = {"summarise": len(names & SUMMARIES.keys()), "table": tables, "figure": len(figures)}
     jobs |= {"metrics": int(touched(METRICS)), "summary": int(touched(FRONT) or "figure1" in figures)}
+    jobs["page"] = int(bool(tables or figures) or touched(PAGE))
     return {rule: count for rule, count in jobs.items() if count}
 
 

@@ -304,6 +304,7 @@ CPP, KERNELS, CATALOGUE = (
     f"src/soma/{name}" for name in ("forward/csrc/engine.cpp", "forward/triton_kernels.py", "catalogue.py")
 )
 SPSA, FIGURE = "src/soma/estimators/spsa.py", "src/soma/report/figures/gradients.py"
+CATALOGUED = {"table": 1, "summary": 1, "page": 1}
 COUNTED = remade("costs") | {"summarise_costs": 1}
 # These have an interval over seeds alone, or none.
 RESAMPLED = remade(
@@ -330,14 +331,14 @@ CODE_EDITS = {
     "a docstring": (SPSA, "Average the estimates over accumulated batches", "Average the estimates", {}),
     "where a file is put": ("src/soma/files/atomic.py", "(temporary, 0o666 & ~_UMASK)", "(temporary, 0o640)", {}),
     "how costs are added up": ("src/soma/accounting/cost.py", "n * (end - start)", "(end - start)", COUNTED),
-    "a caption of the report": (CATALOGUE, "Settings of the paper", "The paper's settings", {"table": 1, "summary": 1}),
-    "the title of a table": (CATALOGUE, "Table 5. Against", "Table 5. Beside", {"table": 1, "summary": 1}),
-    "the title of an axis": (FIGURE, 'set_xlabel("updates")', 'set_xlabel("update")', {"figure": 1}),
+    "a caption of the report": (CATALOGUE, "Settings of the paper", "The paper's settings", CATALOGUED),
+    "the title of a table": (CATALOGUE, "Table 5. Against", "Table 5. Beside", CATALOGUED),
+    "the title of an axis": (FIGURE, 'set_xlabel("updates")', 'set_xlabel("update")', {"figure": 1, "page": 1}),
     "a note of a table": (
         "src/soma/report/tables/settings.py",
         "counted from the tensors",
         "of the tensors",
-        {"table": 1},
+        {"table": 1, "page": 1},
     ),
     "an interval": ("src/soma/analysis/bootstrap.py", "[0.025, 0.975]", "[0.05, 0.95]", RESAMPLED),
     "the estimator's arithmetic": (SPSA, "(2 * np.array(eps)", "(3 * np.array(eps)", ESTIMATED),
@@ -373,7 +374,7 @@ def test_an_edited_rule_reruns_its_jobs(toy):
         old, new = "table --log {log} --name {wildcards.name}", "table --name {wildcards.name} --log {log}"
         assert old in source
         path.write_text(source.replace(old, new))
-        assert toy.planned() == {"table": len(TABLES)}
+        assert toy.planned() == {"table": len(TABLES), "page": 1}
     finally:
         path.write_text(source)
 
@@ -390,7 +391,7 @@ def test_a_table_of_ones_own_is_two_functions_and_two_entries(toy, tmp_path):
         assert catalogue.count(after) == 1
         catalogue = catalogue.replace(after, f"{after}{entry.strip()},\n")
     (source / "catalogue.py").write_text(catalogue)
-    assert copy.planned() == {"summarise": 1, "table": 1, "summary": 1}
+    assert copy.planned() == {"summarise": 1, **CATALOGUED}
     copy.snakemake("results/toy/tables/hardest.md", "results/toy/README.md")
     cells = {(r["row"], r["column"]): r for r in csv_rows(copy.folder / "results/toy/tables/hardest.csv")}
     loss = cells["0", "highest loss of a document"]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from soma import layout
 from soma.accounting.size import training_megabytes
-from soma.catalogue import FIGURES, FRONT, MEASUREMENTS, METRICS, PRODUCTS, SECTIONS
-from soma.catalogue import SUMMARIES, TABLES, Losses
+from soma.catalogue import FIGURES, FRONT, MEASUREMENTS, METRICS, PAGE, PRODUCTS
+from soma.catalogue import SECTIONS, SUMMARIES, TABLES, Losses
 from soma.cli import forks
 from soma.config.campaign import BASE, campaign_config, read_yaml
 from soma.errors import SomaError
@@ -19,6 +19,7 @@ from soma.workflow import provenance
 from soma.workflow.code import RunCode
 from soma.workflow.digests import code
 from soma.workflow.manifest import write_manifest
+from soma.workflow.report import mend
 from soma.workflow.settings import StepSettings, settings_files
 
 
@@ -165,7 +166,9 @@ def write_report():
         "1",
     ]
     command += ["--configfile", str(overlay), "--report", str(target)]
-    if subprocess.run(command, check=False).returncode:
+    if subprocess.run(command, check=False).returncode == 0:
+        mend(target)
+    else:
         print(
             f"The report was not written; see above, or run: {' '.join(command)}",
             file=sys.stderr,

@@ -15,7 +15,7 @@ def category(product):
 
 def labels(product):
     """Return the label of a product in the report: one alone, since the report would take some of several as switches."""
-    return {"product": f"{PLACES[product][1]} {product.label}"}
+    return {"product": f"{PLACES[product][1]} {product.entry}"}
 
 
 rule table:
@@ -120,3 +120,38 @@ rule summary:
     shell:
         "{SOMA} summary --log {log} --settings {params.file} --results {RESULTS}"
         " --paper {input.paper} --output {output.readme}"
+
+
+rule page:
+    input:
+        tables=expand(
+            "{dir}/{name}.{suffix}", dir=TABLE_DIR, name=TABLES, suffix=["csv", "md"]
+        ),
+        figures=expand(
+            "{dir}/{name}.{suffix}",
+            dir=FIGURE_DIR,
+            name=FIGURES,
+            suffix=["svg", "png"],
+        ),
+        metrics=f"{RESULTS}/metrics.json",
+        rows=files_of(PAGE),
+        paper=local("config/paper_values.yaml"),
+        # What the reference campaign found in words; another campaign has its numbers alone.
+        story=local("docs/results.template.md") if CONFIG.campaign == "small" else [],
+    output:
+        f"{RESULTS}/index.html",
+    log:
+        f"{LOGS}/page.log",
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    params:
+        code=code("page"),
+        settings=settings("campaign"),
+        file=SETTINGS.path("campaign"),
+        story=lambda wc, input: flag("story", input.story or None),
+    message:
+        "Writing the page to read"
+    shell:
+        "{SOMA} page --log {log} --settings {params.file} --results {RESULTS} --paper {input.paper}"
+        " {params.story} --output {output}"

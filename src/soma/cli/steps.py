@@ -72,6 +72,10 @@ def add_commands(commands: Any) -> None:
         c.add_argument("--name", choices=entries, metavar="NAME", required=True)
     add("metrics", "Write the numbers that `dvc metrics` shows", "settings", "results", "output")
     add("summary", "Write the first page of a campaign", "settings", "results", "paper", "output")
+    c = add(
+        "page", "Write the page to read, from the products that are there", "settings", "results", "paper", "output"
+    )
+    c.add_argument("--story", type=Path, help="what the campaign found in words, such as docs/results.template.md")
 
 
 def _compute_options(parser: argparse.ArgumentParser) -> None:

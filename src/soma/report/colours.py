@@ -13,8 +13,10 @@ from soma.plan import Plan
 # Okabe and Ito's palette, but with Paul Tol's wine red in place of the yellow, which would vanish on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#000000")
 MUTED = "#8c8c8c"
-_MARKERS = "osD^v<>phd"
+MARKERS = "osD^v<>phd"
 _WARM = ("#D55E00", "#E69F00", "#CC79A7", "#882255")
+_CHANGED = ("#332288", "#CC6677", "#AA4499", "#882255", "#999933")
+"""Of ablations, which are drawn beside their base; also by Paul Tol."""
 
 Scale = tuple[str, float, float]
 _COUNTS: Scale = ("viridis", 0.24, 0.78)
@@ -33,7 +35,7 @@ def ramp(values: Sequence[T], scale: Scale = _COUNTS) -> dict[T, Look]:
     name, first, last = scale
     shades = matplotlib.colormaps[name](np.linspace(first, last, len(values)))
     return {
-        value: {"color": matplotlib.colors.to_hex(shade), "marker": _MARKERS[i % len(_MARKERS)]}
+        value: {"color": matplotlib.colors.to_hex(shade), "marker": MARKERS[i % len(MARKERS)]}
         for i, (value, shade) in enumerate(zip(values, shades, strict=True))
     }
 
@@ -56,12 +58,14 @@ def swept_looks(plan: Plan) -> dict[str, dict[int, Look]]:
 
 
 def arm_looks(plan: Plan) -> dict[str, Look]:
-    """Return the look of every arm: that of its N, except for later arms of Figure 1 with the same N."""
+    """Return the look of every arm: that of its N, except for later arms of Figure 1 with the same N, and ablations."""
     counts = count_looks(plan)
     looks = {name: counts[arm.experts] for name, arm in plan.arms.items()}
     first = {plan.arms[name].experts: name for name in reversed(plan.config.products.fixed_size.arms)}
     others = [name for name in plan.config.products.fixed_size.arms if name not in first.values()]
     for i, name in enumerate(others):
-        marker = _MARKERS[(len(counts) + i) % len(_MARKERS)]
+        marker = MARKERS[(len(counts) + i) % len(MARKERS)]
         looks[name] = {"color": _WARM[i % len(_WARM)], "marker": marker}
+    for i, name in enumerate(plan.config.products.ablation.arms[1:]):
+        looks[name] = looks[name] | {"color": _CHANGED[i % len(_CHANGED)]}
     return looks

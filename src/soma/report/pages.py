@@ -13,7 +13,7 @@ written.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,18 +79,26 @@ def filled(template: str, metrics: Mapping[str, Any], folder: str) -> str:
     Raises:
         SomaError: if metrics.json lacks a name, if a paragraph does not say what it rests on, or if that is not so.
     """
+    page = "\n\n".join(checked(paragraph, metrics) for paragraph in template.split("\n\n"))
+    return numbered(page, metrics, lambda path, _: f"{folder}/tables/{TABLES[path.split('/')[0]]}.md")
+
+
+def numbered(text: str, metrics: Mapping[str, Any], target: Callable[[str, Any], str]) -> str:
+    """Replace every name in double braces by its number, as a link.
+
+    Args:
+        target: returns where the link leads, given the number's name and value.
+    """
 
     def number(match: re.Match[str]) -> str:
         value, form = _value(match["path"], metrics), match["form"] or ".3f"
-        text = value if isinstance(value, str) else format(value, form).replace("-", "−")
-        return f"[{text}]({folder}/tables/{TABLES[match['path'].split('/')[0]]}.md)"
+        shown = value if isinstance(value, str) else format(value, form).replace("-", "−")
+        return f"[{shown}]({target(match['path'], value)})"
 
-    paragraphs = [_checked(paragraph, metrics) for paragraph in template.split("\n\n")]
-    page = "\n\n".join(paragraphs)
-    return re.sub(r"\{\{(?P<path>[^{}:]+(?:: [^{}:]+)*)(?::(?P<form>[^{} ]+))?\}\}", number, page)
+    return re.sub(r"\{\{(?P<path>[^{}:]+(?:: [^{}:]+)*)(?::(?P<form>[^{} ]+))?\}\}", number, text)
 
 
-def _checked(paragraph: str, metrics: Mapping[str, Any]) -> str:
+def checked(paragraph: str, metrics: Mapping[str, Any]) -> str:
     """Return a paragraph without its comment, after checking what it rests on; a heading rests on nothing."""
     if paragraph.startswith("#"):
         return paragraph

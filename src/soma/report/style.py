@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from soma.files.atomic import atomic_path
 from soma.plan import Plan
@@ -130,13 +130,37 @@ def save(drawing: Drawing, plan: Plan, directory: Path, name: str, title: str) -
             0.5, 0.5, plan.config.watermark.upper(), ha="center", va="center", rotation=25, fontsize=64, color=MUTED,
             alpha=0.16, zorder=5,
         )  # fmt: skip
-    for suffix in ("svg", "png"):
+    words = {"Title": title, "Description": described(drawing, title)}
+    for suffix, left_out in (("svg", "Date"), ("png", "Software")):
         with atomic_path(directory / f"{name}.{suffix}") as path:
-            metadata = {"Date": None} if suffix == "svg" else {"Software": None}
-            figure.savefig(path, format=suffix, metadata=metadata)
+            figure.savefig(path, format=suffix, metadata=words | {left_out: None})
     with atomic_path(directory / f"{name}.csv") as path:
         drawing.data.to_csv(path, index=False, lineterminator="\n")
     plt.close(figure)
+
+
+def described(drawing: Drawing, title: str) -> str:
+    """Say what a figure shows, for readers who cannot see it: the axes of every panel, and what is drawn in it."""
+    named = dict[Axes, list[str]]()
+    for axis, labels in (*drawing.beside, *drawing.near):
+        named.setdefault(axis, []).extend(label.text for label in labels)
+    panels, scale, rows = list[str](), "", ""
+    for axis in drawing.figure.axes:
+        if not axis.axison:
+            continue
+        # Panels side by side share the scale and the names of the first.
+        scale = axis.get_ylabel() or scale
+        rows = "; ".join(filter(None, (text.get_text() for text in axis.get_yticklabels()))) or rows
+        what = f"{axis.get_xlabel()} for each of {rows}" if _has_names(axis) else f"{scale} against {axis.get_xlabel()}"
+        words = "; ".join(named.get(axis, []))
+        parts = (axis.get_title(loc="left"), what, f"labelled {words}" if words else "")
+        panels.append(" ".join(": ".join(filter(None, parts)).split()))
+    return ". ".join([title.rstrip("?."), *panels]) + "."
+
+
+def _has_names(axis: Axes) -> bool:
+    """Return True if the left side of a panel has names instead of a scale."""
+    return isinstance(axis.yaxis.get_major_locator(), FixedLocator)
 
 
 def _campaign(plan: Plan, data: pd.DataFrame) -> str:

@@ -3,9 +3,9 @@
 A digest starts from the functions that a label names and follows the names that they use, definition by definition
 (`soma.workflow.meaning` defines which parts of a definition count). A class counts as a whole, and so does a module
 that is used in other ways than as `module.name`. Side effects of importing a module count for every module that imports
-it. A definition that names a C++ file includes that file, its includes and the compiler flags beside it. Code that is
-named only by a string and imported when used is not followed: it is an entry of a registry, and the label names the
-entry.
+it. A definition that names a C++ file includes that file, its includes and the compiler flags beside it; one that
+names a part of the page to read (a template, style or script) includes that file. Code that is named only by a
+string and imported when used is not followed: it is an entry of a registry, and the label names the entry.
 
 Only the standard library is used, because Snakemake asks for the digest of every job before it runs anything.
 """
@@ -92,6 +92,7 @@ STEPS = {
     "figure": _Step(("soma.steps.figure.figure",), lists=("Figure", "soma.report.figures")),
     "metrics": _Step(("soma.steps.metrics.metrics",), judges=True),
     "summary": _Step(("soma.steps.summary.summary", "soma.catalogue"), judges=True),
+    "page": _Step(("soma.steps.page.page", "soma.catalogue")),
 }
 """Every step by the name of its command; measurements have their own name after `measure-`."""
 
@@ -260,10 +261,11 @@ class Package:
         return self._meanings[statement]
 
     def source(self, path: Path) -> tuple[str, list[str]]:
-        """Return the meaning of a C++ file and the files it includes."""
+        """Return the meaning of a C++ file and the files it includes, or the whole of a file of another kind."""
         if path not in self._sources:
             text = path.read_text(encoding="utf-8")
-            self._sources[path] = meaning.of_cpp(text), meaning.includes(text)
+            plain = path.suffix in meaning.PLAIN
+            self._sources[path] = (text, []) if plain else (meaning.of_cpp(text), meaning.includes(text))
         return self._sources[path]
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+PLAIN = (".jinja2", ".css", ".js")
+"""Endings of files that count as they are, with every comment and space."""
 _READS_NAMES = {"locals", "vars", "dir", "eval", "exec"}
 """Functions that can see the names of local variables."""
 
@@ -29,7 +31,7 @@ class Meaning:
     loads: set[str] = field(default_factory=set)
     """Full names that it imports itself, used or not."""
     sources: set[str] = field(default_factory=set)
-    """C++ files that it names."""
+    """C++ files that it names, and files that count as they are."""
 
 
 def of_statement(statement: ast.stmt) -> Meaning:
@@ -63,7 +65,7 @@ class _Reader(ast.NodeTransformer):
         return None if is_text else self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        if isinstance(node.value, str) and node.value.endswith(".cpp"):
+        if isinstance(node.value, str) and node.value.endswith((".cpp", *PLAIN)):
             self.meaning.sources.add(node.value)
         return node
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from soma.plan import Plan
-from soma.report.colours import COLOURS
+from soma.report.colours import arm_looks
 from soma.report.draw import ELSEWHERE
 from soma.report.labels import arm_label
 from soma.report.paper import PaperValues
@@ -32,12 +32,12 @@ def figure9(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
         f"Base: semantic clusters, start from the seed run, tied head trained in full. {ELSEWHERE}"
     )
     figure, axes = panels(len(_TITLES), note, size=(9.4, 4.2))
-    labels = []
+    labels, looks = [], arm_looks(plan)
     for axis, (group, title) in zip(axes[0], _TITLES.items(), strict=True):
         arms = [base, *drawn.loc[drawn["group"] == group, "arm"].unique()]
         ends = []
-        for i, arm in enumerate(arms):
-            colour = "black" if arm == base else COLOURS[i - 1]
+        for arm in arms:
+            colour = looks[arm]["color"]
             own = drawn[drawn["arm"] == arm].sort_values("update")
             axis.plot(own["update"], own["loss"], color=colour)
             if own["standard_error"].notna().all():

@@ -305,8 +305,11 @@ def _variances(axis: Axes, rows: pd.DataFrame) -> None:
 def _split_panel(axis: Axes, rows: pd.DataFrame) -> list[Label]:
     labels = []
     groups = sorted(rows["group"].dropna().unique())
-    for i, group in enumerate(groups):
-        own, colour = rows[rows["group"] == group], COLOURS[i]
+    middle = iter(COLOURS[2:])
+    for group in groups:
+        # Independent and fully summed losses have the colours of Figure 4.
+        colour = COLOURS[0] if group == 1 else COLOURS[1] if group == groups[-1] else next(middle)
+        own = rows[rows["group"] == group]
         for (_, run), marker in zip(own.groupby("run", sort=False), itertools.cycle("os^Dv"), strict=False):
             axis.errorbar(
                 run["batch"], run["error"], yerr=NORMAL * run["error_se"], fmt=marker, markersize=3.5, color=colour,

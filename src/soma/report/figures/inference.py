@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pandas as pd
@@ -10,7 +11,7 @@ from matplotlib.axes import Axes
 from soma.analysis.costs import seconds_of_arms
 from soma.analysis.inference import throughput
 from soma.plan import Plan
-from soma.report.colours import COLOURS, MUTED, arm_looks
+from soma.report.colours import MARKERS, MUTED, arm_looks
 from soma.report.draw import (
     CURVES,
     ENDS,
@@ -187,15 +188,16 @@ def figure17(plan: Plan, paper: PaperValues, rows: pd.DataFrame, groups: pd.Data
     columns = ["run", "experts", "correlation", "gain"]
     drawn = pd.concat([pairs[[*columns, "first", "second"]].assign(pairs=1), groups[[*columns, "pairs"]]])
     by_run = together.set_index("run")
-    for i, (run, means) in enumerate(groups.groupby("run", sort=False)):
+    arm = plan.config.products.active.pairs
+    colour = arm_looks(plan)[arm]["color"]
+    for (run, means), marker in zip(groups.groupby("run", sort=False), itertools.cycle(MARKERS), strict=False):
         own = pairs[pairs["run"] == run]
-        axis.plot(own["correlation"], own["gain"], "o", markersize=3, color=COLOURS[i], alpha=0.25, markeredgewidth=0,
+        axis.plot(own["correlation"], own["gain"], marker, markersize=3, color=colour, alpha=0.3, markeredgewidth=0,
                   rasterized=len(own) > _MANY)  # fmt: skip
-        axis.plot(means["correlation"], means["gain"], "o-", markersize=5, color=COLOURS[i], linewidth=1.1)
+        axis.plot(means["correlation"], means["gain"], f"{marker}-", markersize=5, color=colour, linewidth=1.1)
         test = by_run.loc[run]
         words = f"{run}: Spearman " + f"{test['spearman']:.2f}\n".replace("-", "−") + _p(test)
-        labels.append(Label(words, means["correlation"].iloc[-1], means["gain"].iloc[-1], COLOURS[i]))
-    arm = plan.config.products.active.pairs
+        labels.append(Label(words, means["correlation"].iloc[-1], means["gain"].iloc[-1], colour))
     count = len(pairs) // pairs["run"].nunique()
     axis.set_title(f"{_sized(plan, arm)}: {count:,} pairs for each seed, points of {span(groups['pairs'])}")
     axis.set_xlabel("correlation of both experts' losses, less the mean over experts")
