@@ -19,7 +19,7 @@ def add_commands(commands: Any) -> None:
     """Add these subcommands to the parser."""
 
     def add(name: str, summary: str, *paths: str) -> argparse.ArgumentParser:
-        command: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=f"{summary}.")
+        command: argparse.ArgumentParser = commands.add_parser(name, description=f"{summary}.")
         command.set_defaults(room="steps", forks=name not in _BENCHMARKED)
         command.add_argument("--log", type=Path, help="also write messages to this file")
         for path in paths:
