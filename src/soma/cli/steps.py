@@ -70,7 +70,8 @@ def add_commands(commands: Any) -> None:
     for name, summary, entries in (("table", "Write one table", TABLES), ("figure", "Draw one figure", FIGURES)):
         c = add(name, summary, "settings", "results", "paper", "output")
         c.add_argument("--name", choices=entries, metavar="NAME", required=True)
-    add("metrics", "Write the numbers that `dvc metrics` shows", "settings", "results", "output")
+    add("metrics", "Write the numbers that pages quote, and those of `dvc metrics`",
+        "settings", "results", "numbers", "output")  # fmt: skip
     add("summary", "Write the first page of a campaign", "settings", "results", "paper", "output")
 
 
