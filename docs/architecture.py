@@ -75,7 +75,7 @@ def order() -> list[str]:
 def rooms() -> dict[str, Path]:
     """Return the path of every room."""
     packages = {path.parent.name: path.parent for path in SOURCE.glob("*/__init__.py")}
-    modules = {path.stem: path for path in SOURCE.glob("*.py") if path.stem != "__init__"}
+    modules = {path.stem: path for path in SOURCE.glob("*.py") if not path.stem.startswith("__")}
     return packages | modules
 
 

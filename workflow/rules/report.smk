@@ -82,7 +82,8 @@ rule metrics:
     input:
         files_of(METRICS),
     output:
-        f"{RESULTS}/metrics.json",
+        metrics=f"{RESULTS}/metrics.json",
+        numbers=f"{RESULTS}/numbers.json",
     log:
         f"{LOGS}/metrics.log",
     resources:
@@ -93,9 +94,10 @@ rule metrics:
         settings=settings("campaign"),
         file=SETTINGS.path("campaign"),
     message:
-        "Writing the numbers of `dvc metrics`"
+        "Writing the numbers of pages and of `dvc metrics`"
     shell:
-        "{SOMA} metrics --log {log} --settings {params.file} --results {RESULTS} --output {output}"
+        "{SOMA} metrics --log {log} --settings {params.file} --results {RESULTS}"
+        " --numbers {output.numbers} --output {output.metrics}"
 
 
 rule summary:

@@ -12,6 +12,7 @@ import io
 import logging
 import os
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,16 +110,60 @@ def _logging(path: Path | None) -> Iterator[None]:
             handler.close()
 
 
+_DESCRIPTION = """\
+Look after a campaign, check what it published, and use its models. Snakemake runs the experiments themselves:
+`snakemake --cores all`."""
+_STEPS = """\
+steps of the workflow, which Snakemake calls (`soma STEP --help` describes one):
+"""
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="soma",
-        description="Use a trained model (score, sample, route, export), look after a campaign (plan, status, verify, "
-        "replay, adopt, snapshot), or run one step of the workflow. Snakemake runs them: `snakemake --cores all`.",
+        prog="soma", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for group in (models, campaign, steps):
+    once: dict[str, Any] = {"dest": argparse.SUPPRESS, "default": argparse.SUPPRESS}  # no argument of a subcommand
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version", **once)
+    shells = ("bash", "zsh", "tcsh")
+    parser.add_argument("--print-completion", action=_Completion, choices=shells, help="print a script", **once)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command", title="commands")
+    for group in (campaign, models):
         group.add_commands(commands)
+    called = set(commands.choices)
+    steps.add_commands(commands)
+    names = ", ".join(name for name in commands.choices if name not in called)
+    parser.epilog = _STEPS + textwrap.indent(textwrap.fill(names, 78), "  ")
     return parser
+
+
+class _Version(argparse.Action):
+    """Print the version of the installed package."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version  # slow, and of no use to a step
+
+        print(f"soma {version('soma-repro')}")
+        parser.exit()
+
+
+class _Completion(argparse.Action):
+    """Print a script that completes subcommands, options and file names in a shell."""
+
+    def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, __: str | None = None) -> None:
+        import shtab  # no step needs it
+
+        for command in _subcommands(parser).values():
+            for action in command._actions:
+                if action.type is Path:
+                    action.complete = shtab.FILE  # type: ignore[attr-defined]
+        print(shtab.complete(parser, shell))
+        parser.exit()
+
+
+def _subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parser of every subcommand, by name."""
+    (group,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    return dict(group.choices)
 
 
 def _run(room: str, command: str, options: dict[str, Any]) -> None:

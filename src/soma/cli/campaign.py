@@ -1,12 +1,15 @@
-"""Subcommands for a whole campaign: `soma plan`, `status`, `verify`, `replay`, `adopt` and `snapshot`."""
+"""Subcommands for a whole campaign: `soma plan`, `status`, `verify`, `regenerate`, `replay`, `adopt` and `snapshot`."""
 
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Any
 
 from soma.cli.parsers import add_command
+
+_CORES = os.cpu_count() or 1
 
 _PLAN = """\
 Print what a campaign will cost before anything runs: runs, jobs, arithmetic operations, device-hours by a named
@@ -20,6 +23,12 @@ are looked at; `snakemake -n` says which of them are out of date."""
 _VERIFY = """\
 Compare every file of a campaign with manifest.json, which the workflow writes at its end. Wrong, missing and extra
 files are listed, and the exit status is 1 if there are any."""
+
+_REGENERATE = """\
+Make every table, figure and page of a campaign again from its rows, and the rows themselves from evaluations and
+measurements, by the commands that made them (about a minute). Each is compared with the published file: bytes, or
+numbers to some digits where sums depend on the processor. Nothing below results/ is written. The exit status is 1 if
+something did not come out as published; what needs files that are not here is counted."""
 
 _REPLAY = """\
 Run parts of recorded training and evaluation again from the files that a campaign ships, and compare the results
@@ -49,6 +58,9 @@ def add_commands(commands: Any) -> None:
     _overlays(c)
     c = add_command(commands, "verify", "Check every file of a campaign", _VERIFY)
     _results(c)
+    c = add_command(commands, "regenerate", "Make all tables and figures again, and compare", _REGENERATE)
+    _overlays(c)
+    c.add_argument("--workers", type=int, default=_CORES, help="commands at the same time (default: %(default)s)")
     c = add_command(commands, "replay", "Run parts of recorded runs again, and compare", _REPLAY)
     _results(c)
     c.add_argument("runs", nargs="*", metavar="run", help="replay only these runs, and all of each: soma-n2-s0")

@@ -1,4 +1,4 @@
-"""Subcommands for using a trained model: `soma score`, `sample`, `route` and `export`."""
+"""Subcommands for using a trained model: `soma models`, `score`, `sample`, `route` and `export`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from typing import Any
 from soma.cli.parsers import add_command
 
 _CORES = os.cpu_count() or 1
+
+_MODELS = """\
+Print the runs of a campaign that `soma export` can write as model folders: number of experts, width, parameters, and
+the test loss that the campaign measured. Runs whose weights are not in this clone say how to get them."""
 
 _SCORE = """\
 Measure how well a model predicts texts, in nats and bits per byte (lower is better): one line per file, and one for all
@@ -40,6 +44,9 @@ router, ensemble.json with a hash of every file, and README.md, a model card wit
 
 def add_commands(commands: Any) -> None:
     """Add these subcommands to the parser."""
+    c = add_command(commands, "models", "List the models that a campaign can export", _MODELS)
+    c.add_argument("results", type=Path, help="folder of the campaign, such as results/small")
+
     c = add_command(commands, "score", "Measure nats and bits per byte of files", _SCORE)
     c.add_argument("files", nargs="+", metavar="FILE", help="text files, one document each; - is standard input")
     _model_options(c, threads=_CORES)

@@ -19,7 +19,7 @@ def add_commands(commands: Any) -> None:
     """Add these subcommands to the parser."""
 
     def add(name: str, summary: str, *paths: str) -> argparse.ArgumentParser:
-        command: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=f"{summary}.")
+        command: argparse.ArgumentParser = commands.add_parser(name, description=f"{summary}.")
         command.set_defaults(room="steps", forks=name not in _BENCHMARKED)
         command.add_argument("--log", type=Path, help="also write messages to this file")
         for path in paths:
@@ -70,7 +70,8 @@ def add_commands(commands: Any) -> None:
     for name, summary, entries in (("table", "Write one table", TABLES), ("figure", "Draw one figure", FIGURES)):
         c = add(name, summary, "settings", "results", "paper", "output")
         c.add_argument("--name", choices=entries, metavar="NAME", required=True)
-    add("metrics", "Write the numbers that `dvc metrics` shows", "settings", "results", "output")
+    add("metrics", "Write the numbers that pages quote, and those of `dvc metrics`",
+        "settings", "results", "numbers", "output")  # fmt: skip
     add("summary", "Write the first page of a campaign", "settings", "results", "paper", "output")
     c = add(
         "page", "Write the page to read, from the products that are there", "settings", "results", "paper", "output"

@@ -53,6 +53,18 @@ def export(campaign: Path, run: str, output: Path, iterate: Iterate, k: int | No
     export_run(record, parts, _head_part(record, campaign), campaign, output, iterate=iterate, k=k)
 
 
+def refusal(run: RunSpec) -> str | None:
+    """Return why a run cannot be a model folder, None if it can."""
+    if run.settings.method == "eggroll":
+        return "is a gated recurrent model of EGGROLL; only LSTM ensembles can be exported"
+    if run.clusters is not None and run.clusters != run.experts:
+        return (
+            f"has the first {run.experts} experts of {run.clusters}, which its router would not choose from alone; "
+            f"export the run that it continues, {run.start}"
+        )
+    return None
+
+
 def export_run(
     run: RunSpec,
     parts: Sequence[Path],
@@ -74,13 +86,8 @@ def export_run(
     Raises:
         SomaError: if the run does not consist of LSTM experts, or a needed file is missing or damaged.
     """
-    if run.settings.method == "eggroll":
-        raise SomaError(f"{run.id} is a gated recurrent model of EGGROLL; only LSTM ensembles can be exported.")
-    if run.clusters is not None and run.clusters != run.experts:
-        raise SomaError(
-            f"{run.id} has the first {run.experts} experts of {run.clusters}, which its router would not choose from "
-            f"alone; export the run that it continues, {run.start}."
-        )
+    if reason := refusal(run):
+        raise SomaError(f"{run.id} {reason}.")
     runs = campaign / "runs"
     names = {part: str(part.relative_to(runs)) for part in (*parts, *([head] if head else []))}
     entry = {

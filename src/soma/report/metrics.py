@@ -1,4 +1,7 @@
-"""The paper's quantities in one small file, which `dvc metrics` shows and compares between versions."""
+"""The paper's quantities as data: all of them in numbers.json, the few of one screen in metrics.json.
+
+Pages quote numbers.json; `dvc metrics` shows metrics.json and compares it between versions.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from soma.analysis.claims import Judged, counted
-from soma.analysis.verdict import Difference, difference_of
+from soma.analysis.claims import COUNTED, Judged, counted
+from soma.analysis.verdict import LOSS, Difference, difference_of
 from soma.plan import Plan
 
 
@@ -45,6 +48,25 @@ def collect(
         "verdicts": {name: sum(v == name for v in verdicts.values()) for name in sorted(set(verdicts.values()))},
         "counts": {"text": counted(judged_claims)},
         "claims": statuses,
+    }
+
+
+def headline(plan: Plan, numbers: Mapping[str, Any], judged_claims: Sequence[Judged]) -> dict[str, float]:
+    """Return the numbers that fit one screen, by flat names, so that two versions can be compared at a glance.
+
+    These are the number of claims of each verdict, the test loss of every arm of the comparison at equal total size (in
+    nats per byte), and the first difference of every claim about losses. The names do not depend on the outcome.
+
+    Args:
+        numbers: result of `collect`.
+    """
+    fixed = plan.config.products.fixed_size
+    losses = {name: numbers["test loss"].get(name) for name in (fixed.soma, *fixed.against)}
+    first = {judged.claim: judged.differences[0] for judged in judged_claims if judged.differences}
+    return {
+        **{f"claims {verdict}": numbers["verdicts"].get(verdict, 0) for verdict in COUNTED},
+        **_numbers({f"loss {name}": loss for name, loss in losses.items() if loss is not None}),
+        **_numbers({f"difference {claim}": d.mean for claim, d in first.items() if d.unit == LOSS}),
     }
 
 

@@ -4,7 +4,7 @@
 
 README.md opens with the first screen of the campaign's own page, and lists the products of the catalogue.
 docs/results.md is built from docs/results.template.md, in which `{{test loss/soma-n2}}` stands for a number of the
-campaign's metrics.json and becomes a link to the table that contains it. Every paragraph there begins with a comment:
+campaign's numbers.json and becomes a link to the table that contains it. Every paragraph there begins with a comment:
 `<!-- method -->` if no measurement can make it false, or `<!-- holds: CONDITION; CONDITION -->` with what its words
 say, such as `differences/C3/SOMA minus SPSA, equally tuned/speaks = for`. A page whose condition is false is not
 written.
@@ -34,7 +34,7 @@ TABLES = {
     "controls": "controls",
     "sizes": "sizes",
 }
-"""The table that contains each entry of metrics.json."""
+"""The table that contains each entry of numbers.json."""
 PRODUCTS_BEGIN, PRODUCTS_END = "<!-- products: begin -->", "<!-- products: end -->"
 """Marks around README.md's list of products."""
 
@@ -77,7 +77,7 @@ def filled(template: str, metrics: Mapping[str, Any], folder: str) -> str:
     """Fill in a template's numbers as links; `{{…:+.3f}}` sets the format (default .3f; text is unchanged).
 
     Raises:
-        SomaError: if metrics.json lacks a name, if a paragraph does not say what it rests on, or if that is not so.
+        SomaError: if numbers.json lacks a name, if a paragraph does not say what it rests on, or if that is not so.
     """
     page = "\n\n".join(checked(paragraph, metrics) for paragraph in template.split("\n\n"))
     return numbered(page, metrics, lambda path, _: f"{folder}/tables/{TABLES[path.split('/')[0]]}.md")
@@ -118,7 +118,7 @@ def checked(paragraph: str, metrics: Mapping[str, Any]) -> str:
 
 
 def _holds(condition: str, metrics: Mapping[str, Any]) -> bool:
-    """Evaluate `NAME < NAME`, `NAME > 0.1` or `NAME = text`, each name being one of metrics.json."""
+    """Evaluate `NAME < NAME`, `NAME > 0.1` or `NAME = text`, each name being one of numbers.json."""
     parts = re.fullmatch(r"(?P<left>.+) (?P<sign>[<>=]) (?P<right>.+)", condition.strip())
     if parts is None:
         raise SomaError(f"docs/results.template.md: `{condition}` is no comparison of the form NAME < VALUE.")
@@ -134,7 +134,7 @@ def _value(name: str, metrics: Mapping[str, Any]) -> Any:
     value: Any = metrics
     for key in name.split("/"):
         if not isinstance(value, Mapping) or key not in value:
-            raise SomaError(f"docs/results.template.md: metrics.json has no `{name}`.")
+            raise SomaError(f"docs/results.template.md: numbers.json has no `{name}`.")
         value = value[key]
     return value
 
@@ -149,7 +149,7 @@ def _inside(page: str, begin: str = BEGIN, end: str = END) -> re.Match[str]:
 def pages() -> dict[Path, str]:
     """Build every page from the campaign's files."""
     readme, results = Path("README.md"), Path("docs/results.md")
-    template, metrics = Path("docs/results.template.md"), read_json(CAMPAIGN / "metrics.json")
+    template, metrics = Path("docs/results.template.md"), read_json(CAMPAIGN / "numbers.json")
     return {
         readme: with_products(
             opened(readme.read_text(), (CAMPAIGN / "README.md").read_text(), CAMPAIGN.as_posix()), CAMPAIGN.as_posix()
