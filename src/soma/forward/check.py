@@ -118,11 +118,11 @@ def check_engine(engine_name: str, device: str) -> dict[int, float]:
     """
     engine, errors = create(engine_name, device), {}
     for size in CHECKED:
-        found = compare(engine, size, torch.device(device))
-        if not found.passed:
+        agreement = compare(engine, size, torch.device(device))
+        if not agreement.passed:
             raise SomaError(
                 f"the engine {engine.name} on {device} does not agree with the reference at width {size.width} "
-                f"({found}); do not train with it: use another compute.engine, or another version of torch or driver."
+                f"({agreement}); do not train with it: use another compute.engine, or another version of torch."
             )
-        errors[size.width] = found.difference_error
+        errors[size.width] = agreement.difference_error
     return errors
