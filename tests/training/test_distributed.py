@@ -23,6 +23,7 @@ from soma.numerics.rng import Stream
 from soma.training.checkpoint import load_tensors
 from soma.training.names import LEG, MILESTONES, PREVIOUS, WEIGHTS
 from tests.project import ROOT
+from tests.training.nodes import Nodes
 from tests.training.small_runs import EGGROLL, spec, trainer
 
 
@@ -53,7 +54,7 @@ def inputs(tmp_path_factory):
         write_json(folder / f"{name}.json", run.model_dump(mode="json"))
     write_json(folder / "group.json", spec(updates=20, n_pert=5, partition="iid").model_dump(mode="json"))
     population = EGGROLL | {"population": 72, "pair_chunk": 8}  # its last block is short
-    run = spec(method="eggroll", experts=1, start="random", eggroll=population, updates=400, leg=399)
+    run = spec(method="eggroll", experts=1, start="random", eggroll=population, updates=150, leg=149)
     write_json(folder / "population.json", run.model_dump(mode="json"))
     return folder
 
@@ -174,10 +175,91 @@ def test_whatever_ends_a_worker_any_number_of_them_continues_the_run(inputs):
     assert len(json.loads((again / "cost.json").read_text())["ledger"]["sessions"]) == 5
 
 
+@pytest.fixture
+def nodes(tmp_path):
+    made = Nodes(tmp_path)
+    try:
+        if reason := made.start():
+            pytest.skip(reason)
+        yield made
+    finally:
+        made.stop()
+
+
+class OnNodes:
+    """The run `cut`, with two workers on each of two nodes."""
+
+    def __init__(self, nodes, folder, **compute):
+        self.state = folder / "resume-cut/state.safetensors"
+        words = [*command(folder, "long", "cut", 4, {"save_every": 1e-6} | compute), "--nodes", "2"]
+        environment = nodes.environment | {"TORCHELASTIC_ERROR_FILE": str(folder / "error.json")}
+        pipes = {"stderr": subprocess.PIPE, "text": True, "env": environment}
+        self.process = subprocess.Popen(nodes.on("one", *words), **pipes)
+
+    def wait_for(self, session):
+        """Wait until the state holds this number of sessions."""
+        deadline = time.monotonic() + 90
+        while sessions(self.state) != session:
+            assert self.process.poll() is None, self.said()[-3000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def said(self):
+        return self.process.communicate(timeout=120)[1]
+
+
+LOST_ON_NODES = r"worker [0-3] of 4 lost the others \(.+\); start the job again, with any number of workers"
+
+
+def test_what_happens_to_two_nodes(nodes, inputs):
+    """A cable is out for a moment, a worker is killed, the cable is out for good; the run ends as undisturbed."""
+    job = OnNodes(nodes, inputs)
+    job.wait_for(1)
+    nodes.plug("down")
+    time.sleep(1)
+    held = job.state.stat().st_mtime_ns
+    time.sleep(1)
+    assert job.state.stat().st_mtime_ns == held, "the nodes do not need their cable"
+    nodes.plug("up")
+    deadline = time.monotonic() + 60
+    while not job.state.exists() or job.state.stat().st_mtime_ns == held:
+        assert job.process.poll() is None, job.said()[-3000:]
+        assert time.monotonic() < deadline, "the run does not go on"
+        time.sleep(0.01)
+    os.kill(nodes.workers("two")[0], signal.SIGKILL)
+    said = job.said()
+    assert re.search(LOST_ON_NODES, said), said[-3000:]
+
+    job = OnNodes(nodes, inputs, wait=5)
+    job.wait_for(2)
+    nodes.plug("down")
+    said = job.said()
+    assert re.search(LOST_ON_NODES, said), said[-3000:]
+    assert not re.search(r'File ".*/soma/\w', said), said
+    nodes.plug("up")
+
+    job = OnNodes(nodes, inputs, save_every=60)
+    said = job.said()
+    assert job.process.returncode == 0, said[-3000:]
+    assert "4 worker(s) on 2 nodes" in said
+    whole = train(inputs, "long", "long-auto1", 1, engine="auto")
+    for file in (WEIGHTS, MILESTONES):
+        assert sha256_file(inputs / "out-cut" / file) == sha256_file(whole / file)
+    assert len(json.loads((inputs / "out-cut/cost.json").read_text())["ledger"]["sessions"]) == 3
+
+
+def test_several_nodes_need_slurm(inputs):
+    words = [*command(inputs, "long", "nowhere", 4, {}), "--nodes", "2"]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 1
+    assert re.search(r"4 workers on 2 nodes, which only Slurm can start; submit it with .*\.\n$", done.stderr)
+
+
 def test_a_population_continues_with_the_states_of_all_workers(inputs):
     """Each worker has the states of its own members; they come together in what is saved."""
     said = ended(inputs, 3, 1, lambda process: process.terminate(), "population")
-    assert re.search(r"stopped after update \d+ of 400; state saved", said), said
+    assert re.search(r"stopped after update \d+ of 150; state saved", said), said
     whole, again = train(inputs, "population", "whole", 1), train(inputs, "population", "lost-population", 2)
     for file in (WEIGHTS, MILESTONES, LEG):
         assert sha256_file(again / file) == sha256_file(whole / file)

@@ -40,6 +40,11 @@ def workers() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def nodes() -> int:
+    """Return on how many nodes they run."""
+    return workers() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where the workers of a job run."""

@@ -161,7 +161,9 @@ def _continue(trainer: Trainer, part: str, states: States, engine: Engine, how: 
     """Train from the last saved state to the end of the budget."""
     leader = distributed.rank() == 0
     if leader:
-        workers = f"{distributed.workers()} worker(s), " if distributed.workers() > 1 else ""
+        nodes = distributed.nodes()
+        workers = f"{distributed.workers()} worker(s)" if distributed.workers() > 1 else ""
+        workers += f" on {nodes} nodes, " if nodes > 1 else ", " if workers else ""
         log.info(f"{trainer.run.id} {part}: engine {engine.name} on {device}, {workers}{how.threads} thread(s)")
     states.restore(trainer)
     distributed.barrier()  # no worker may write the state before all have read it
