@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -73,7 +74,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     # A worker of pytest-xdist cannot send what was captured if it is no UTF-8.
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     if report.skipped and isinstance(report.longrepr, tuple):
-        missing = [tool for tool in _NEEDED if tool in report.longrepr[2]]
+        missing = [tool for tool in _NEEDED if re.search(rf"\b{re.escape(tool)}\b", report.longrepr[2])]
         if missing:
             report.outcome, report.longrepr = (
                 "failed",

@@ -101,10 +101,13 @@ def test_the_cost_is_told_before_anyone_spends_it(monkeypatch, capsys):
     assert served["soma-n2"] / served["soma-n256"] == pytest.approx(51.3, abs=0.05)
     assert lines[-1].startswith("to serve a byte, soma-n2 needs 51.3 times the operations of soma-n256")
     assert any(
-        re.fullmatch(r"longest training job: eggroll-n1-d339-u102600-s0 000-000, .* 464 start\(s\) .*", line)
+        re.fullmatch(r"longest training job: soma-n2-random-s0 000-000, 11\.8 days with 1 .* 12 start\(s\) .*", line)
         for line in lines
     )
-    assert any(re.fullmatch(r"starts of training jobs: 8,110, which read [0-9,]+ GB of text", line) for line in lines)
+    assert any(
+        re.fullmatch(r"jobs with several processes .*: 36, with up to 64 on 8 node\(s\)", line) for line in lines
+    )
+    assert any(re.fullmatch(r"starts of training jobs: 5,525, which read [0-9,]+ GB of text", line) for line in lines)
     assert any(re.match(r" +1\.7e5 h  at 4\.5e\+12/s: the paper's RTX 5090", line) for line in lines)
 
 

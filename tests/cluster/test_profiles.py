@@ -1,5 +1,6 @@
 """Resources that the cluster profiles request, with a fake sbatch that records its arguments and fails."""
 
+import re
 from itertools import pairwise
 
 import yaml
@@ -50,10 +51,12 @@ def value(call: list[str], option: str) -> str:
     return ""
 
 
-def test_each_of_256_experts_is_one_job_with_one_gpu_and_shared_directions_get_several(project):
+def test_each_of_256_experts_is_one_job_and_what_takes_longer_gets_more_gpus_and_nodes(project):
+    """With two days for a job, an expert gets 4 GPUs, the monolith 8, and the longest population eight nodes."""
     experts = [f"results/paper/runs/soma-n256-s0/{i:03d}-{i:03d}/weights.safetensors" for i in range(256)]
     shared = "results/paper/runs/spsa-n1-p64-s0/000-000/weights.safetensors"
-    (project.folder / "config/ddpp.yaml").write_text("compute: {ddpp: 8}")
+    wide = "results/paper/runs/eggroll-n1-d339-u102600-s0/000-000/weights.safetensors"
+    (project.folder / "config/ddpp.yaml").write_text("compute: {days: 2}")
     shards = [f"shards/{name}/shards.json" for name in ("clusters-n256", "iid-n1", "clusters-n1")]
     for index in ("corpus/train/manifest.json", *shards):
         file = project.folder / "results/paper" / index
@@ -64,20 +67,24 @@ def test_each_of_256_experts_is_one_job_with_one_gpu_and_shared_directions_get_s
         file.parent.mkdir(parents=True)
         file.touch()
     configs = ["--configfile", "config/paper.yaml", "config/ddpp.yaml"]
-    calls = submitted(project, *experts, shared, *configs)
+    calls = submitted(project, *experts, shared, wide, *configs)
 
     plan = make_plan(load(ROOT / "config/config.yaml", ROOT / "config/paper.yaml"))
-    memory = {
-        1: training_megabytes(plan.runs["soma-n256-s0"], "000-000", "cuda"),
-        8: 8 * training_megabytes(plan.runs["spsa-n1-p64-s0"], "000-000", "cuda"),
-    }
-    assert len(calls) == 257
+    assert len(calls) == 258
     for call in calls:
-        gpus = 8 if "spsa-n1-p64-s0" in value(call, "--comment") else 1
+        run, part = re.search(r"_wildcards_(.+)_(\d+-\d+)$", value(call, "--comment")).groups()
+        nodes, gpus = {"spsa-n1-p64-s0": (1, 8), "eggroll-n1-d339-u102600-s0": (8, 64)}.get(run, (1, 4))
+        assert value(call, "--nodes") == str(nodes)
         assert value(call, "--gpus") == str(gpus)
-        assert value(call, "--cpus-per-task") == str(gpus)
-        assert value(call, "--mem") == str(memory[gpus])
+        assert value(call, "--cpus-per-task") == str(gpus // nodes)
+        own = training_megabytes(plan.runs[run], part, "cuda")
+        assert value(call, "--mem") == str(gpus // nodes * own)
         assert value(call, "-t") == "1440"
-        assert value(call, "--signal") == "TERM@300"
+        # An update of n = 1 takes 31 s on one GPU, the population's 6.1 s on 64, and its states 85 s to save.
+        warning = {"spsa-n1-p64-s0": 309, "eggroll-n1-d339-u102600-s0": 398}.get(run, 300)
+        assert value(call, "--signal") == f"TERM@{warning}"
+        assert value(call, "--gpus-per-node") == ("" if nodes == 1 else "8")
+        assert value(call, "--ntasks") == ("" if nodes == 1 else str(nodes))
         assert "--requeue" in call
-    assert len({value(call, "--comment") for call in calls}) == 257
+        assert not value(call, "--ntasks-per-gpu")
+    assert len({value(call, "--comment") for call in calls}) == 258

@@ -18,17 +18,18 @@ from soma.data.shards import build_shards
 from soma.data.windows import TrainWindows, expert_validation_mask
 from soma.files.atomic import write_json
 from soma.files.hashes import sha256_file
-from soma.forward.distributed import _share
+from soma.forward import distributed
 from soma.numerics.rng import Stream
 from soma.training.checkpoint import load_tensors
-from soma.training.names import MILESTONES, PREVIOUS, WEIGHTS
+from soma.training.names import LEG, MILESTONES, PREVIOUS, WEIGHTS
 from tests.project import ROOT
-from tests.training.small_runs import spec
+from tests.training.nodes import Nodes
+from tests.training.small_runs import EGGROLL, spec, trainer
 
 
 @pytest.mark.parametrize(("n", "of"), [(7, 3), (8, 4), (2, 4), (5, 1)])
 def test_every_direction_has_one_worker(n, of):
-    shares = [_share(n, worker, of) for worker in range(of)]
+    shares = [distributed.share(n, worker, of) for worker in range(of)]
     assert [d for share in shares for d in share] == list(range(n))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
@@ -51,6 +52,10 @@ def inputs(tmp_path_factory):
     for name, updates in (("short", 20), ("long", 200)):
         run = spec(experts=1, updates=updates, n_pert=5, accumulation=2)
         write_json(folder / f"{name}.json", run.model_dump(mode="json"))
+    write_json(folder / "group.json", spec(updates=20, n_pert=5, partition="iid").model_dump(mode="json"))
+    population = EGGROLL | {"population": 72, "pair_chunk": 8}  # its last block is short
+    run = spec(method="eggroll", experts=1, start="random", eggroll=population, updates=150, leg=149)
+    write_json(folder / "population.json", run.model_dump(mode="json"))
     return folder
 
 
@@ -58,7 +63,7 @@ def command(folder, run, name, workers, compute):
     write_json(folder / f"compute-{name}.json", compute)
     return [
         sys.executable, "-m", "soma.cli", "train", "--log", str(folder / f"{name}.log"),
-        "--settings", str(folder / f"{run}.json"), "--part", "000-000",
+        "--settings", str(folder / f"{run}.json"), "--part", "000-001" if run == "group" else "000-000",
         "--train", str(folder / "train"), "--shards", str(folder / "shards"), "--runs", str(folder),
         "--resume", str(folder / f"resume-{name}"), "--output", str(folder / f"out-{name}"),
         "--compute", str(folder / f"compute-{name}.json"), "--threads", "1", "--workers", str(workers),
@@ -75,9 +80,16 @@ def train(folder, run, name, workers, **compute):
     return output
 
 
-@pytest.mark.parametrize(("run", "engine", "counts"), [("long", "auto", (1, 2, 3, 4)), ("short", "torch", (1, 3))])
+@pytest.mark.parametrize(
+    ("run", "engine", "counts"),
+    [
+        ("long", "auto", (1, 2, 3, 4)),
+        ("short", "torch", (1, 3)),
+        ("group", "auto", (1, 3)),
+    ],
+)
 def test_any_number_of_workers_gives_the_same_bytes(inputs, run, engine, counts):
-    folders = {w: train(inputs, run, f"{engine}{w}", w, engine=engine) for w in counts}
+    folders = {w: train(inputs, run, f"{run}-{engine}{w}", w, engine=engine) for w in counts}
     hashes = {w: tuple(sha256_file(folder / f) for f in (WEIGHTS, MILESTONES)) for w, folder in folders.items()}
     assert len(set(hashes.values())) == 1, hashes
     assert json.loads((folders[3] / "cost.json").read_text())["devices"] == 3
@@ -94,12 +106,12 @@ def sessions(state):
     return len(load_tensors(same)[1]["ledger"]["sessions"])
 
 
-def ended(folder, workers, session, end):
-    """Return the message of the run `lost`, ended by `end(process)` once its state holds that number of sessions."""
+def ended(folder, workers, session, end, run="long"):
+    """Return the message of a run, ended by `end(process)` once its state holds that number of sessions."""
     environment = os.environ | {"TORCHELASTIC_ERROR_FILE": str(folder / "error.json")}
-    words = command(folder, "long", "lost", workers, {"save_every": 1e-6})
+    words = command(folder, run, f"lost-{run}", workers, {"save_every": 1e-6})
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment)
-    state = folder / "resume-lost/state.safetensors"
+    state = folder / f"resume-lost-{run}/state.safetensors"
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline and process.poll() is None:
         if sessions(state) == session:
@@ -108,7 +120,7 @@ def ended(folder, workers, session, end):
     end(process)
     _, said = process.communicate(timeout=120)
     assert process.returncode != 0, said[-2000:]
-    assert not (folder / "out-lost").exists()
+    assert not (folder / f"out-lost-{run}").exists()
     load_tensors(state if state.exists() else state.with_name(PREVIOUS))  # a whole one
     assert not re.search(r'File ".*/soma/\w', said), said  # torchrun prints traces of its own; none is of our code
     return said
@@ -157,7 +169,107 @@ def test_whatever_ends_a_worker_any_number_of_them_continues_the_run(inputs):
     said = ended(inputs, 2, 4, lambda process: process.terminate())
     assert re.search(r"r: stopped after update \d+ of 200; state saved; start it again to continue\.", said), said
     assert "lost the others" not in said
-    whole, again = train(inputs, "long", "auto1", 1, engine="auto"), train(inputs, "long", "lost", 1)
+    whole, again = train(inputs, "long", "long-auto1", 1, engine="auto"), train(inputs, "long", "lost-long", 1)
     for file in (WEIGHTS, MILESTONES):
         assert sha256_file(again / file) == sha256_file(whole / file)
     assert len(json.loads((again / "cost.json").read_text())["ledger"]["sessions"]) == 5
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    made = Nodes(tmp_path)
+    try:
+        if reason := made.start():
+            pytest.skip(reason)
+        yield made
+    finally:
+        made.stop()
+
+
+class OnNodes:
+    """The run `cut`, with two workers on each of two nodes."""
+
+    def __init__(self, nodes, folder, **compute):
+        self.state = folder / "resume-cut/state.safetensors"
+        words = [*command(folder, "long", "cut", 4, {"save_every": 1e-6} | compute), "--nodes", "2"]
+        environment = nodes.environment | {"TORCHELASTIC_ERROR_FILE": str(folder / "error.json")}
+        pipes = {"stderr": subprocess.PIPE, "text": True, "env": environment}
+        self.process = subprocess.Popen(nodes.on("one", *words), **pipes)
+
+    def wait_for(self, session):
+        """Wait until the state holds this number of sessions."""
+        deadline = time.monotonic() + 90
+        while sessions(self.state) != session:
+            assert self.process.poll() is None, self.said()[-3000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def said(self):
+        return self.process.communicate(timeout=120)[1]
+
+
+LOST_ON_NODES = r"worker [0-3] of 4 lost the others \(.+\); start the job again, with any number of workers"
+
+
+def test_what_happens_to_two_nodes(nodes, inputs):
+    """A cable is out for a moment, a worker is killed, the cable is out for good; the run ends as undisturbed."""
+    job = OnNodes(nodes, inputs)
+    job.wait_for(1)
+    nodes.plug("down")
+    time.sleep(1)
+    held = job.state.stat().st_mtime_ns
+    time.sleep(1)
+    assert job.state.stat().st_mtime_ns == held, "the nodes do not need their cable"
+    nodes.plug("up")
+    deadline = time.monotonic() + 60
+    while not job.state.exists() or job.state.stat().st_mtime_ns == held:
+        assert job.process.poll() is None, job.said()[-3000:]
+        assert time.monotonic() < deadline, "the run does not go on"
+        time.sleep(0.01)
+    os.kill(nodes.workers("two")[0], signal.SIGKILL)
+    said = job.said()
+    assert re.search(LOST_ON_NODES, said), said[-3000:]
+
+    job = OnNodes(nodes, inputs, wait=5)
+    job.wait_for(2)
+    nodes.plug("down")
+    said = job.said()
+    assert re.search(LOST_ON_NODES, said), said[-3000:]
+    assert not re.search(r'File ".*/soma/\w', said), said
+    nodes.plug("up")
+
+    job = OnNodes(nodes, inputs, save_every=60)
+    said = job.said()
+    assert job.process.returncode == 0, said[-3000:]
+    assert "4 worker(s) on 2 nodes" in said
+    whole = train(inputs, "long", "long-auto1", 1, engine="auto")
+    for file in (WEIGHTS, MILESTONES):
+        assert sha256_file(inputs / "out-cut" / file) == sha256_file(whole / file)
+    assert len(json.loads((inputs / "out-cut/cost.json").read_text())["ledger"]["sessions"]) == 3
+
+
+def test_several_nodes_need_slurm(inputs):
+    words = [*command(inputs, "long", "nowhere", 4, {}), "--nodes", "2"]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SLURM_")}
+    done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 1
+    assert re.search(r"4 workers on 2 nodes, which only Slurm can start; submit it with .*\.\n$", done.stderr)
+
+
+def test_a_population_continues_with_the_states_of_all_workers(inputs):
+    """Each worker has the states of its own members; they come together in what is saved."""
+    said = ended(inputs, 3, 1, lambda process: process.terminate(), "population")
+    assert re.search(r"stopped after update \d+ of 150; state saved", said), said
+    whole, again = train(inputs, "population", "whole", 1), train(inputs, "population", "lost-population", 2)
+    for file in (WEIGHTS, MILESTONES, LEG):
+        assert sha256_file(again / file) == sha256_file(whole / file)
+
+
+def test_workers_divide_a_population_by_blocks(monkeypatch):
+    """Each computes blocks that one worker would compute as well, and so the same bytes on engines in torch too."""
+    population = EGGROLL | {"population": 72, "pair_chunk": 8}
+    learner = trainer(spec(method="eggroll", experts=1, start="random", eggroll=population), range(1)).learner
+    for workers in (1, 2, 3, 7):
+        monkeypatch.setattr(distributed, "workers", lambda workers=workers: workers)
+        shares = [learner._pairs(worker) for worker in range(workers)]
+        assert [block for pairs in shares for block in learner.rule.blocks(pairs)] == [*learner.rule.blocks()]

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from soma import layout
+from soma.accounting.schedule import nodes_of, warning_of, workers_of
 from soma.accounting.size import training_megabytes
 from soma.catalogue import FIGURES, FRONT, MEASUREMENTS, METRICS, PAGE, PRODUCTS
 from soma.catalogue import SECTIONS, SUMMARIES, TABLES, Losses
@@ -131,16 +132,25 @@ def started_from(run, part):
     return [f"{RUNS}/{folder}/weights.safetensors" for folder in dict.fromkeys(folders)]
 
 
-def workers_of(run):
-    """Count the processes that share a run's directions: one expert may have several (the paper's DDPP)."""
-    return (
-        CONFIG.compute.ddpp if run.experts == 1 and run.settings.method == "spsa" else 1
-    )
+def planned(wildcards, what):
+    """Return what a training job asks for, by a function of soma.accounting.schedule."""
+    return what(PLAN.runs[wildcards.run], wildcards.part, CONFIG.compute)
 
 
-def megabytes_of(run, part):
-    """Return the memory that a training job needs."""
-    return training_megabytes(run, part, CONFIG.compute.device) * workers_of(run)
+def megabytes_of(wildcards):
+    """Return the memory that a training job needs on each of its nodes."""
+    run, part = PLAN.runs[wildcards.run], wildcards.part
+    of_each = planned(wildcards, workers_of) // planned(wildcards, nodes_of)
+    return training_megabytes(run, part, CONFIG.compute.device) * of_each
+
+
+def slurm_options(wildcards):
+    """Return options of sbatch: the warning before the time limit, and GPUs that are equally many on every node."""
+    signal = f"--signal=TERM@{planned(wildcards, warning_of)}"
+    nodes, workers = planned(wildcards, nodes_of), planned(wildcards, workers_of)
+    if nodes == 1 or CONFIG.compute.device == "cpu":
+        return signal
+    return f"{signal} --gpus-per-node={workers // nodes}"
 
 
 def threads_of_measurement(name):

@@ -16,12 +16,19 @@ rule train_seed:
         run="seed-.+",
     # Only the main process retries: on a cluster a job that was asked to stop must end, or it would reach its time limit.
     retries: 1 if workflow.is_main_process else 0
-    threads: lambda wc: CONFIG.compute.threads * workers_of(PLAN.runs[wc.run])
+    threads: lambda wc: CONFIG.compute.threads * planned(wc, workers_of)
     resources:
-        # A resource, since params are reasons to run again, and the number of workers changes no byte.
-        workers=lambda wc: workers_of(PLAN.runs[wc.run]),
-        mem_mb=lambda wc: megabytes_of(PLAN.runs[wc.run], wc.part),
+        # Resources, since params are reasons to run again, and the number of workers changes no byte.
+        workers=lambda wc: planned(wc, workers_of),
+        nodes=lambda wc: planned(wc, nodes_of),
+        mem_mb=megabytes_of,
         runtime=1440,
+        slurm_extra=slurm_options,
+        # On Slurm one task per node, whose processes have its GPUs. With several nodes, the command itself calls srun.
+        tasks=lambda wc: planned(wc, nodes_of),
+        tasks_per_gpu=0,
+        cpus_per_task=lambda wc, threads: threads // planned(wc, nodes_of),
+        mpi=lambda wc: "srun" if planned(wc, nodes_of) > 1 else None,
     params:
         code=lambda wc: CODE.train(PLAN.runs[wc.run], wc.part),
         settings=lambda wc: settings(f"run-{wc.run}"),
@@ -37,7 +44,8 @@ rule train_seed:
     shell:
         "{SOMA} train --log {log} --settings {params.file} --part {wildcards.part} --train {CORPUS}/train"
         " --shards {params.shards} --runs {RUNS} {params.start} {params.head} --resume {params.resume} --output {params.folder}"
-        " --compute {params.compute} --threads {CONFIG.compute.threads} --workers {resources.workers} --code {params.code}"
+        " --compute {params.compute} --threads {CONFIG.compute.threads} --workers {resources.workers} --nodes {resources.nodes}"
+        " --code {params.code}"
 
 
 use rule train_seed as train_expert with:

@@ -51,6 +51,7 @@ def add_commands(commands: Any) -> None:
     c.add_argument("--head", type=Path)
     c.add_argument("--code", default="", help="code of the step, as the workflow records it")
     c.add_argument("--workers", type=int, default=1)
+    c.add_argument("--nodes", type=int, default=1)
     _compute_options(c)
     c = add("evaluate", "Measure the losses of a group of runs on every document of a set",
             "settings", "windows", "runs", "routing", "output")  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from soma.accounting.schedule import nodes_of, seconds_of, workers_of
 from soma.accounting.size import state_numbers
 from soma.config.campaign import BASE, load
 from soma.errors import SomaError
@@ -18,8 +19,8 @@ from soma.runs import RunSpec, operations_of, part_experts
 _PILOT = {"one core of the pilot's CPU, 75 GF/s": 7.5e10}
 """Operations per second in this project's own first measurements."""
 
-_LIMIT = 24
-"""Hours after which a cluster ends a training job, which then continues (the rules' `runtime`)."""
+_LIMIT = 1
+"""Days after which a cluster ends a training job, which then continues (the rules' `runtime`)."""
 
 
 def plan(configfile: Sequence[Path], rate: float | None) -> None:
@@ -72,24 +73,32 @@ def _plan_lines(planned: Plan, rate: float | None) -> list[str]:
 
 def _jobs(planned: Plan, rate: float | None) -> list[str]:
     """Describe the longest training job, how often jobs start again at their time limit, and what they read then."""
-    per_second, text = rate or next(iter(_rates().values())), getattr(planned.config.data.train, "bytes", None)
-    hours, longest, starts, read = 0.0, "", 0, 0.0
+    compute = planned.config.compute.model_copy(update={"rate": rate} if rate else {})
+    text = getattr(planned.config.data.train, "bytes", None)
+    days, longest, starts, read, shared, most, nodes = 0.0, "", 0, 0.0, 0, 1, 1
     for run in planned.runs.values():
         for part in planned.parts(run):
-            own = len(part_experts(part))
-            spent = float(run.operations(run.updates)) * own / run.experts / per_second / 3600
+            own, workers = len(part_experts(part)), workers_of(run, part, compute)
+            spent = seconds_of(run, part, compute) / workers / 86400
             times = 1 + int(spent / _LIMIT)
             starts += times
             kind, _, shards = run.shards.partition("-n")
             read += times * (text or 0) * (1 if kind == "iid" else own / int(shards))
-            if spent > hours:
-                hours, longest = spent, f"{run.id} {part}"
+            shared += workers > 1
+            most, nodes = max(most, workers), max(nodes, nodes_of(run, part, compute))
+            if spent > days:
+                days, longest = spent, f"{run.id} {part}, {_time(spent)} with {workers} process(es)"
     lines = [
-        f"longest training job: {longest}, {significant(hours)} h at {per_second:.3g}/s, "
-        f"{1 + int(hours / _LIMIT)} start(s) with a time limit of {_LIMIT} h",
+        f"longest training job: {longest} of {compute.rate:.3g} operations/s, "
+        f"{1 + int(days / _LIMIT)} start(s) with a time limit of 24 h",
+        f"jobs with several processes (compute.ddpp, compute.days): {shared}, with up to {most} on {nodes} node(s)",
     ]
     reads = f", which read {significant(read / 1e9)} GB of text" if text else ""
     return [*lines, f"starts of training jobs: {starts:,}{reads}"]
+
+
+def _time(days: float) -> str:
+    return f"{significant(days)} days" if days >= 1 else f"{significant(24 * days)} h"
 
 
 def runs_by_group(planned: Plan) -> dict[str, list[RunSpec]]:

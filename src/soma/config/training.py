@@ -159,8 +159,17 @@ class Compute(Model):
     """Processes that compute the features of the training windows; starting one takes seconds."""
     experts_per_job: Positive = 1
     """Experts that one process trains in lockstep."""
+    rate: Annotated[float, Field(gt=0)] = 7.5e10
+    """Operations per second of one training process, from which times are planned (default: one core of a CPU)."""
     ddpp: Positive = 1
-    """Processes that divide the directions of a run with one expert (distributed perturbations)."""
+    """Processes, at most, that divide the directions of one job (distributed perturbations; `bptt` has none)."""
+    days: Annotated[float, Field(gt=0)] | None = None
+    """Days that a job may take: one that would take longer at `rate` gets 2, 4, 8 ... processes, up to `ddpp`; null:
+    every job gets `ddpp`."""
+    node_workers: Positive = 8
+    """Processes of one job on one node; a job with more takes several nodes, which needs Slurm."""
+    wait: Positive = 1800
+    """Seconds that a process waits for the others of its job: more than an update and a save take."""
     save_every: Annotated[float, Field(gt=0)] = 60.0
     """Seconds between two saves of the resume state."""
     legs: bool = True

@@ -126,15 +126,31 @@ class Eggroll:
         Returns:
             theta and states after the update.
         """
-        after, losses = torch.empty_like(states), np.empty((self.pairs, 2))
-        z = torch.zeros(self.spec.size, dtype=torch.float64, device=theta.device)
-        for block in self.blocks():
-            factors = self.engine.factors(self.noise, block, update, theta.device)
-            part = slice(block.start, block.stop)
-            losses[part], after[part] = self._block(theta, tokens, states[part], factors, block)
-            z += self.noise.combine(factors, self._fitness(losses[part], theta.device))
+        losses, after, z = self.evaluate(theta, tokens, states, update)
         theta, diagnostics = self.apply(theta, z, losses)
         return theta, after, diagnostics
+
+    def evaluate(
+        self, theta: Tensor, tokens: NDArray[np.uint8], states: Tensor, update: int, pairs: range | None = None
+    ) -> tuple[NDArray[np.float64], Tensor, Tensor]:
+        """Compute what `member_losses` and then `partial_sums` compute, generating each perturbation once.
+
+        Args:
+            states: of these pairs.
+            pairs: any range; default: all.
+
+        Returns:
+            losses [P, 2], states in the format given, and Z of these pairs, float64 [M].
+        """
+        wanted = range(self.pairs) if pairs is None else pairs
+        losses, after = np.empty((len(wanted), 2)), torch.empty_like(states)
+        z = torch.zeros(self.spec.size, dtype=torch.float64, device=theta.device)
+        for block in self.blocks(wanted):
+            factors = self.engine.factors(self.noise, block, update, theta.device)
+            part = slice(block.start - wanted.start, block.stop - wanted.start)
+            losses[part], after[part] = self._block(theta, tokens, states[part], factors, block)
+            z += self.noise.combine(factors, self._fitness(losses[part], theta.device))
+        return losses, after, z
 
     def member_losses(
         self, theta: Tensor, tokens: NDArray[np.uint8], states: Tensor, update: int, pairs: range | None = None

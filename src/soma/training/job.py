@@ -67,6 +67,7 @@ def train_part(
     compute: Path,
     threads: int,
     workers: int,
+    nodes: int,
     code: str = "",
 ) -> None:
     """Train the experts of a part and publish their weights, `history.parquet`, `cost.json` and `run.json`.
@@ -81,14 +82,15 @@ def train_part(
         resume: folder of the resume states, and of the finished part. It is not a declared output, so a failed job
             keeps it; the workflow removes it once it has recorded the part (training.finished).
         workers: number of processes that share the directions.
+        nodes: number of nodes on which they run.
         code: the code of the step, as the workflow records it.
     """
-    distributed.launch(workers)
-    run = read_as(RunSpec, settings)
     how = read_as(Compute, compute).model_copy(update={"threads": threads})
+    distributed.launch(distributed.Layout(workers, nodes, threads, how.wait))
+    run = read_as(RunSpec, settings)
     torch.set_num_threads(threads)
     device = distributed.own_device(how.device)
-    with distributed.group(device):
+    with distributed.group(device, how.wait):
         files = Files(train, shards, [runs / p for p in start], runs / head if head else None)
         _train(run, part, files, resume, output, how, device, code)
 
@@ -159,7 +161,9 @@ def _continue(trainer: Trainer, part: str, states: States, engine: Engine, how: 
     """Train from the last saved state to the end of the budget."""
     leader = distributed.rank() == 0
     if leader:
-        workers = f"{distributed.workers()} worker(s), " if distributed.workers() > 1 else ""
+        nodes = distributed.nodes()
+        workers = f"{distributed.workers()} worker(s)" if distributed.workers() > 1 else ""
+        workers += f" on {nodes} nodes, " if nodes > 1 else ", " if workers else ""
         log.info(f"{trainer.run.id} {part}: engine {engine.name} on {device}, {workers}{how.threads} thread(s)")
     states.restore(trainer)
     distributed.barrier()  # no worker may write the state before all have read it
@@ -167,9 +171,10 @@ def _continue(trainer: Trainer, part: str, states: States, engine: Engine, how: 
     stop = _StopRequest()
     try:
         trainer.train(
-            (lambda: states.save(trainer)) if leader else (lambda: None),
+            (lambda: states.save(trainer)) if leader else (lambda: trainer.state()),  # which the leader collects
             save_every=how.save_every,
-            should_stop=lambda: distributed.any_worker(stop.asked),
+            should_stop=lambda: stop.asked,
+            agree=distributed.any_worker,
             report_every=10.0 if leader else float("inf"),
         )
     except SomaError as error:

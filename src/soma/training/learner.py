@@ -99,6 +99,9 @@ class Learner(ABC):
     def step(self, update: int, scheduled: Scheduled) -> NDArray[np.float64]:
         """Take update number `update` (from 0) and return its training loss, nats per byte, [E]."""
 
+    def collect(self) -> None:  # noqa: B027  # most methods have nothing to collect
+        """Bring `memory` up to date in the worker that saves; all workers of a job call it together."""
+
     @abstractmethod
     def token_losses(self, expert: int, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
         """Compute the loss of every target of windows [B, T + 1] under one expert of the group; [B, T]."""

@@ -88,11 +88,12 @@ class Trainer:
 
     def train(
         self,
-        save: Callable[[], None],
+        save: Callable[[], object],
         *,
         until: int | None = None,
         save_every: float = 60.0,
         should_stop: Callable[[], bool] = lambda: False,
+        agree: Callable[[bool], bool] = bool,
         report_every: float = 10.0,
     ) -> None:
         """Train to the end of the budget, or to an earlier update.
@@ -101,6 +102,7 @@ class Trainer:
             save: writes the resume state; called every `save_every` seconds and before an interruption.
             until: the last update to take; None: all of the budget.
             should_stop: polled after every update.
+            agree: returns the same for all workers of a job, True if it gets True in any.
 
         Raises:
             Interrupted: after saving, if `should_stop` returns True.
@@ -127,10 +129,10 @@ class Trainer:
             if u == self.run.leg:
                 progress.leg = self.state().copied()
             now = time.monotonic()
-            if should_stop():
+            if agree(should_stop()):
                 save()
                 raise Interrupted(f"{self.run.id}: stopped after update {u} of {self.run.updates}; state saved")
-            if now - saved >= save_every:
+            if agree(now - saved >= save_every):
                 with progress.ledger.measure("checkpoint"):
                     save()
                 saved = now
@@ -139,15 +141,23 @@ class Trainer:
                 reported = now
 
     def state(self) -> State:
-        """Return the state that the next update depends on; tensors are not copied."""
-        groups = {"weights": self.learner.weights, "memory": self.learner.memory}
-        tensors = {f"{group}/{name}": tensor for group, of in groups.items() for name, tensor in of.items()}
+        """Return the state that the next update depends on; tensors are not copied.
+
+        All workers of a job call this together, and that of the first is whole.
+        """
+        self.learner.collect()
         schedule = [asdict(state) for state in self.progress.schedule]
-        return State(tensors, {"update": self.progress.update, "schedule": schedule, "chains": self.learner.chains})
+        facts = {"update": self.progress.update, "schedule": schedule, "chains": self.learner.chains}
+        return State(self._tensors(), facts)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Return the tensors of the state, by their names in it."""
+        groups = {"weights": self.learner.weights, "memory": self.learner.memory}
+        return {f"{group}/{name}": tensor for group, of in groups.items() for name, tensor in of.items()}
 
     def continue_from(self, state: State) -> None:
         """Continue from a state that `state` returned."""
-        for name, tensor in self.state().tensors.items():
+        for name, tensor in self._tensors().items():
             tensor.copy_(state.tensors[name])
         self.progress.update = state.facts["update"]
         self.progress.schedule = [PlateauState(**p) for p in state.facts["schedule"]]
@@ -196,6 +206,7 @@ class Trainer:
                 for iterate, tensor in versions.items():
                     progress.kept[tensor_name(expert, update, iterate, name)] = tensor[i].cpu().clone()
             if self.run.keep_memory and update == self.run.updates:
+                self.learner.collect()
                 for name, tensor in self.learner.memory.items():
                     progress.kept[tensor_name(expert, update, MEMORY, name)] = tensor[i].cpu().clone()
         progress.ledger.mark(update)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from soma.estimators.eggroll import Eggroll, annealed, read_streams
+from soma.forward import distributed
 from soma.forward.members import engine_of
 from soma.models import gru
 from soma.numerics.rng import Stream
@@ -32,7 +34,11 @@ def initial_weights(run: RunSpec) -> Tensor:
 
 
 class EggrollLearner(Learner):
-    """Evolution strategies over the whole training text, read as streams; members carry their states."""
+    """Evolution strategies over the whole training text, read as streams; members carry their states.
+
+    Workers of one job divide the pairs. They exchange losses and sums of perturbations, which are exact, but not the
+    states: those come together only when the run's state is saved.
+    """
 
     streams = True
 
@@ -48,11 +54,30 @@ class EggrollLearner(Learner):
         s = self.run.settings.eggroll
         tokens = read_streams(self.group.text, s.streams, s.tokens, update)
         rule = self.rule_at(update, scheduled)
-        theta, states, seen = rule.advance(self.weights["body"][0], tokens, self.memory["states"], update)
-        self.weights["body"][0].copy_(theta)
-        self.memory["states"].copy_(states)
+        weights, states = self.weights["body"][0], self._states(distributed.rank())
+        losses, after, z = rule.evaluate(weights, tokens, states, update, self._pairs(distributed.rank()))
+        states.copy_(after)
+        shares = [len(self._pairs(worker)) for worker in range(distributed.workers())]
+        everyones = distributed.gathered(torch.from_numpy(losses), shares).numpy()
+        theta, seen = rule.apply(weights, distributed.added(z), everyones)
+        weights.copy_(theta)
         self.measured = {"alpha": rule.alpha, "step": rule.step, "moved": seen.moved, "ties": seen.ties}
         return np.array([seen.loss])
+
+    def collect(self) -> None:
+        for worker in range(1, distributed.workers()):
+            distributed.send_to_leader(self._states(worker), worker)
+
+    def _pairs(self, worker: int) -> range:
+        """Return a worker's pairs: whole blocks, which one worker would compute as well, and so to the same bytes."""
+        size = self.rule.pair_chunk
+        blocks = distributed.share(-(-self.rule.pairs // size), worker, distributed.workers())
+        return range(min(blocks.start * size, self.rule.pairs), min(blocks.stop * size, self.rule.pairs))
+
+    def _states(self, worker: int) -> Tensor:
+        """Return the states of a worker's pairs, a view; those of other workers are out of date until `collect`."""
+        pairs = self._pairs(worker)
+        return self.memory["states"][pairs.start : pairs.stop]
 
     def rule_at(self, update: int, scheduled: Scheduled) -> Eggroll:
         """Return the estimator of an update: with the alpha and the step that its schedules give."""
