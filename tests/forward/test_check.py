@@ -1,4 +1,4 @@
-"""The check of an engine that a machine is prepared with: it passes every engine, and fails one that is slightly off."""
+"""The check of an engine on a new machine: it passes every engine, and fails one that is slightly off."""
 
 import pytest
 import torch
