@@ -1,6 +1,7 @@
 """Dry runs: the plans of all campaigns are whole and free of side effects; bad configurations are sentences."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from soma.errors import SomaError
 from soma.files.atomic import write_json
 from soma.plan import make_plan
 from soma.report.table import significant
-from tests.project import ROOT
+from tests.project import ROOT, planned_jobs
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,48 @@ from tests.project import ROOT
 def test_dry_run_shows_the_whole_plan(project, config, jobs):
     assert jobs.items() <= project.planned(config).items()
     assert not (project.folder / "results").exists()
+
+
+REHEARSAL = [Path("config/config.yaml"), Path("config/paper.yaml"), Path("config/paper-shape.yaml")]
+SMALL = {"width", "batch", "crop", "lr", "updates", "operations", "plateau", "eggroll"}
+"""Settings of training that the rehearsal changes."""
+
+
+def test_the_rehearsal_of_the_paper_has_its_runs_jobs_and_products(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    paper, rehearsal = make_plan(load(*REHEARSAL[:2])), make_plan(load(*REHEARSAL))
+
+    def shape(plan):
+        """What a plan is but for names, which tell widths and lengths of some arms."""
+        number = {run: i for i, run in enumerate(dict.fromkeys(r.id for runs in plan.arm_runs.values() for r in runs))}
+        arms = [
+            [
+                (
+                    run.settings.model_dump(exclude=SMALL),
+                    (run.kind, run.seed, number.get(run.start, run.start is None), run.head_from is None, run.shards),
+                    (run.subset, run.keep_memory, run.may_fail, run.leg is None, plan.parts(run)),
+                )
+                for run in runs
+            ]
+            for runs in plan.arm_runs.values()
+        ]
+        place = {arm: i for i, arm in enumerate(plan.arm_runs)}
+        groups = {name: [place[arm] for arm in group] for name, group in plan.groups.items()}
+        return arms, groups, len(plan.runs), sum(len(plan.parts(run)) for run in plan.runs.values())
+
+    assert shape(rehearsal) == shape(paper)
+    assert shape(paper)[2:] == (127, 1207)
+    named = {name: product.arms for name, product in paper.config.products if hasattr(product, "arms")}
+    assert named == {name: p.arms for name, p in rehearsal.config.products if hasattr(p, "arms")}
+    spent = [sum(float(run.operations(run.updates)) for run in plan.runs.values()) for plan in (rehearsal, paper)]
+    assert spent[0] < 1e-9 * spent[1]
+
+
+def test_snakemake_merges_overlays_as_soma_does(project):
+    """A source of another kind takes nothing over from that of an earlier overlay."""
+    target = "results/paper-shape/corpus/train/manifest.json"
+    done = project.run("snakemake", "-n", target, "--configfile", *map(str, REHEARSAL[1:]))
+    assert planned_jobs(done.stdout + done.stderr) == {"download": 1, "encode": 1}
 
 
 @pytest.mark.parametrize(
@@ -139,6 +182,24 @@ def test_status_of_an_unfinished_campaign(tmp_path, monkeypatch, capsys):
     speed = {"spsa": own["spsa"] / 2.0, "bptt": own["bptt"] / 8.0, "eggroll": sum(own.values()) / 10.0}
     hours = sum((work[m] - own.get(m, 0.0)) / speed[m] for m in work) / 3600
     assert f"left: {significant(hours)} device-hours of updates, at the speed of each method so far" in lines
+
+
+def test_status_of_the_papers_jobs_takes_no_second(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("config").symlink_to(ROOT / "config")
+    plan = make_plan(load(*REHEARSAL[:2]))
+    folders = [folder for run in plan.runs.values() for folder in plan.folders(run)]
+    for folder in folders[::2]:
+        (Path("results/paper/runs") / folder).mkdir(parents=True)
+        Path("results/paper/runs", folder, "cost.json").write_text('{"ledger": {"seconds": {"update": 3.0}}}')
+    for folder in folders[1::2]:
+        (Path("results/paper/resume") / folder).mkdir(parents=True)
+        Path("results/paper/resume", folder, "state.safetensors").touch()
+    began = time.process_time()
+    lines = told(capsys, "status", "--configfile", "config/paper.yaml")
+    assert time.process_time() - began < 1
+    counts = [[int(n) for n in m.groups()] for line in lines if (m := re.search(r" (\d+) +(\d+) +(\d+)$", line))]
+    assert [sum(column) for column in zip(*counts, strict=True)] == [604, 603, 0]
 
 
 def test_small_has_no_legs_until_it_is_trained_again():

@@ -12,6 +12,7 @@ from snakemake.persistence.file import FilePersistence
 from soma.errors import SomaError
 from soma.files.hashes import sha256_file
 from soma.workflow import provenance
+from soma.workflow.contents import Contents
 
 RESULTS = Path("results/one")
 LONG = f"{RESULTS}/{'long-name/' * 30}file.txt"
@@ -51,7 +52,7 @@ def test_records_come_back_for_the_files_that_they_are_about(snakemake):
     for target in targets:
         make(snakemake, target, "old")
     make(snakemake, "results/two/else.txt", "old")
-    provenance.pack(RESULTS)
+    provenance.pack(RESULTS, Contents(RESULTS))
     assert set(provenance.records(RESULTS)) == set(targets)
     assert "job_hash" not in provenance.packed(RESULTS).read_text()
 
@@ -76,10 +77,10 @@ def test_records_of_files_that_are_not_here_stay(snakemake):
     here, gone = f"{RESULTS}/here.txt", f"{RESULTS}/gone.txt"
     make(snakemake, here, "old")
     make(snakemake, gone, "old")
-    provenance.pack(RESULTS)
+    provenance.pack(RESULTS, Contents(RESULTS))
     Path(gone).unlink()
     make(snakemake, here, "new", "other text")
-    provenance.pack(RESULTS)
+    provenance.pack(RESULTS, Contents(RESULTS))
     records = provenance.records(RESULTS)
     assert {target: record["params"] for target, record in records.items()} == {here: ["new"], gone: ["old"]}
 
@@ -88,7 +89,7 @@ def test_a_job_is_one_line_and_the_first_editions_format_is_read(snakemake):
     first, second, other = (f"{RESULTS}/{name}.txt" for name in ("a", "b", "c"))
     for target, value in ((first, "one"), (second, "one"), (other, "two")):
         make(snakemake, target, value)
-    provenance.pack(RESULTS)
+    provenance.pack(RESULTS, Contents(RESULTS))
     path = provenance.packed(RESULTS)
     lines = path.read_text().splitlines()
     assert [sum(f'"{target}"' in line for target in (first, second, other)) for line in lines] == [0, 2, 1, 0]
@@ -98,13 +99,13 @@ def test_a_job_is_one_line_and_the_first_editions_format_is_read(snakemake):
     forget(snakemake, first, second, other)
     provenance.unpack(RESULTS)
     assert params(snakemake, first) == params(snakemake, second) == ["one"]
-    provenance.pack(RESULTS)
+    provenance.pack(RESULTS, Contents(RESULTS))
     assert provenance.records(RESULTS) == records
 
 
 def test_without_results_nothing_is_written(snakemake):
     provenance.unpack(RESULTS)
-    provenance.pack(RESULTS)
+    provenance.pack(RESULTS, Contents(RESULTS))
     assert not Path("results").exists()
 
 

@@ -10,7 +10,7 @@ from soma.accounting.size import training_megabytes
 from soma.catalogue import FIGURES, FRONT, MEASUREMENTS, METRICS, PAGE, PRODUCTS
 from soma.catalogue import SECTIONS, SUMMARIES, TABLES, Losses
 from soma.cli import forks
-from soma.config.campaign import BASE, campaign_config, read_yaml
+from soma.config.campaign import BASE, merge, merged, resolve
 from soma.errors import SomaError
 from soma.files import disk_errors
 from soma.files.atomic import write_json
@@ -18,6 +18,7 @@ from soma.plan import make_plan
 from soma.training import finished
 from soma.workflow import provenance
 from soma.workflow.code import RunCode
+from soma.workflow.contents import Contents
 from soma.workflow.digests import code
 from soma.workflow.manifest import write_manifest
 from soma.workflow.report import mend
@@ -36,10 +37,12 @@ def errors_as_one_sentence():
 
 
 with errors_as_one_sentence():
-    # Snakemake has merged these files already; a key that stands twice in one can only be seen in the file.
-    for path in workflow.configfiles if workflow.is_main_process else ():
-        read_yaml(Path(path))
-    CONFIG = campaign_config(BASE, config)
+    # Snakemake merges overlays by rules of its own (a source would keep the keys of another) and overlooks a key that
+    # stands twice, so its `config` is not used.
+    RAW = merge(
+        merged(BASE, *map(Path, workflow.configfiles)), workflow.config_settings.config
+    )
+    CONFIG = resolve(RAW)
     PLAN = make_plan(CONFIG)
     RESULTS = f"results/{CONFIG.campaign}"
     if workflow.is_main_process:
@@ -164,7 +167,7 @@ def write_report():
     # Snakemake would write in place, and so through a link into DVC's cache if the old report is one.
     target.unlink(missing_ok=True)
     overlay = Path(RESULTS) / "settings" / "overlay.json"
-    write_json(overlay, config)
+    write_json(overlay, RAW)
     command = [
         sys.executable,
         "-m",
@@ -188,10 +191,11 @@ def write_report():
 def finish():
     """Write the records of a run that succeeded and, if the campaign is complete, its report and manifest."""
     with errors_as_one_sentence():
+        contents = Contents(Path(RESULTS))
         if all(Path(f).exists() for f in rules.all.input):
             write_report()
-            write_manifest(Path(RESULTS))
-        provenance.pack(Path(RESULTS))
+            write_manifest(Path(RESULTS), contents)
+        provenance.pack(Path(RESULTS), contents)
         known = provenance.records(Path(RESULTS))
         finished.forget(Path(RESUME), lambda record: f"{RUNS}/{record}" in known)
 

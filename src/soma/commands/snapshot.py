@@ -12,6 +12,7 @@ from typing import Any
 from soma.config.campaign import read_yaml
 from soma.errors import SomaError
 from soma.workflow import provenance
+from soma.workflow.contents import Contents
 from soma.workflow.manifest import write_manifest
 
 _STAGES = Path("dvc.yaml")
@@ -57,8 +58,9 @@ def _missing(stage: Mapping[str, Any], filled: Callable[[str], str]) -> list[Pat
 
 def _record(results: Path, stages: Sequence[str]) -> None:
     # A run that ended right after its last job did not write the manifest or the provenance.
-    write_manifest(results)
-    provenance.pack(results)
+    contents = Contents(results)
+    write_manifest(results, contents)
+    provenance.pack(results, contents)
     for stage in stages:
         if _run("dvc", "commit", "--quiet", "--force", stage).returncode:
             raise SomaError(f"DVC failed to record {stage} of {results}; see its message above.")

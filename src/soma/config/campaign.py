@@ -206,7 +206,7 @@ def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]
     return out
 
 
-def resolve(raw: Mapping[str, Any], where: str = "configuration") -> Config:
+def resolve(raw: Mapping[str, Any], where: str = "the configuration") -> Config:
     """Validate a merged configuration and complete its arms (training < recipe < arm).
 
     Raises:
@@ -325,14 +325,14 @@ BASE = Path("config/config.yaml")
 """The base file, from the folder of the project."""
 
 
-def load(base: Path, *overlays: Path) -> Config:
-    """Load the base file with overlays merged over it, in order."""
+def merged(base: Path, *overlays: Path) -> dict[str, Any]:
+    """Read the base file with overlays merged over it, in order."""
     raw = read_yaml(base)
     for overlay in overlays:
         raw = merge(raw, read_yaml(overlay))
-    return resolve(raw, where=str(overlays[-1] if overlays else base))
+    return raw
 
 
-def campaign_config(base: Path, overlay: Mapping[str, Any]) -> Config:
-    """Merge Snakemake's `--configfile` and `--config` values over the base file."""
-    return resolve(merge(read_yaml(base), overlay), where="the configuration")
+def load(base: Path, *overlays: Path) -> Config:
+    """Load the base file with overlays merged over it, in order."""
+    return resolve(merged(base, *overlays), where=str(overlays[-1] if overlays else base))

@@ -13,6 +13,7 @@ from pathspec import GitIgnoreSpec
 from soma.config.base import Record, read_as
 from soma.files.atomic import write_json
 from soma.files.hashes import describe_files
+from soma.workflow.contents import Contents
 
 _LEFT_OUT = Path(".dvcignore")
 
@@ -25,9 +26,10 @@ _UNCHECKED = ("logs", "benchmarks", "resume", "settings", "report.html", "manife
 """Files left out of a manifest, because another run of the same campaign may write them differently."""
 
 
-def write_manifest(results: Path) -> None:
+def write_manifest(results: Path, contents: Contents) -> None:
     """Record size and hash of every file of a finished campaign."""
-    write_json(results / "manifest.json", {"files": describe_files(results, sorted(checked_files(results)))})
+    files = {name: contents.of(results / name) for name in sorted(checked_files(results))}
+    write_json(results / "manifest.json", {"files": files})
 
 
 class _File(Record):
@@ -72,10 +74,11 @@ def checked_files(results: Path) -> set[str]:
 
 
 def _unchecked(path: Path) -> bool:
-    """Return True for files left out of the manifest, including downloads and hidden names.
+    """Return True for files left out of the manifest, including downloads, text of shards and hidden names.
 
-    Downloads have their own manifest and are not versioned. Hidden names are markers of Snakemake and DVC, and files
-    that a killed job left incomplete.
+    Downloads and the text of shards, which can be made again from the corpus, have hashes in manifests of their own and
+    are not versioned. Hidden names are markers of Snakemake and DVC, and files that a killed job left incomplete.
     """
     download = path.parts[0] == "corpus" and path.parts[1].startswith("source-")
-    return path.parts[0] in _UNCHECKED or download or any(part.startswith(".") for part in path.parts)
+    copied = download or (path.parts[0] == "shards" and path.name == "text.bin")
+    return path.parts[0] in _UNCHECKED or copied or any(part.startswith(".") for part in path.parts)

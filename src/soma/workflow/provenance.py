@@ -21,6 +21,7 @@ from typing import Any
 from soma.errors import SomaError
 from soma.files.atomic import write_bytes
 from soma.files.hashes import sha256_file, sha256_json
+from soma.workflow.contents import Contents
 
 STATE = Path(".snakemake")
 _RECORDS = STATE / "metadata"
@@ -41,15 +42,15 @@ def packed(results: Path) -> Path:
     return results / "provenance.json"
 
 
-def pack(results: Path) -> None:
+def pack(results: Path, contents: Contents) -> None:
     """Write the records of a campaign's files; those of absent files (not pulled, say) stay as they were."""
     known = _read(packed(results))
     entries = {target: entry for target, entry in known.items() if not Path(target).exists()}
     for target, record in _records(results):
         before = known.get(target)
-        # A file that was not remade has not changed; reading every byte after every run would take long at full size.
+        # A file that was not remade has not changed.
         same = before is not None and before["record"] == record
-        content = before["content"] if same and before else sha256_file(Path(target))
+        content = before["content"] if same and before else contents.of(Path(target))["sha256"]
         entries[target] = {"record": record, "content": content}
     if entries:
         if entries != known:
@@ -70,7 +71,7 @@ def replace(results: Path, changed: Records) -> None:
         known = sha256_file(Path(target)) if Path(target).exists() else entries[target]["content"]
         entries[target] = {"record": record, "content": known}
     _write(packed(results), entries)
-    pack(results)
+    pack(results, Contents(results))
 
 
 def unpack(results: Path) -> None:
