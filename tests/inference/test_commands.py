@@ -197,6 +197,10 @@ def test_export(tiny: Tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert cli.main([*words, "soma-n5-s0"]) == 1
     assert "model holds `thesis.tex`, which was not made by what would replace this folder" in caplog.text
     assert (model / "thesis.tex").read_text() == "years of work"
+    milestones = results / "runs/soma-n5-s0/000-004/milestones.safetensors"
+    milestones.unlink()  # as in a campaign that was pulled with DVC
+    assert cli.main([*words, "soma-n5-s0", "--iterate", "average"]) == 1
+    assert f"`snakemake --cores all --configfile YOURS -- {milestones}` trains the run again" in caplog.messages[-1]
     part = results / "runs/soma-n5-s0/000-004/run.json"
     record = read_json(part)
     write_json(part, record | {"run": record["run"] | {"shards": "clusters-n8", "start": "long-s0"}})

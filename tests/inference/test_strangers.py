@@ -29,6 +29,7 @@ from soma.inference import Ensemble
 from soma.inference.compiled import _Request, available, load
 from soma.inference.manifest import MANIFEST, ROUTING, WEIGHTS, WORDS
 
+MATRIX = "experts.1.blocks.0.mlp_up"
 FILES = (MANIFEST, WEIGHTS, ROUTING, WORDS)
 TEXT = b"It was the best of times, it was the worst of times, it was the age of wisdom"
 
@@ -102,6 +103,7 @@ def refused(folder: Path, seconds: float = 5) -> str:
         ({"code": "import os"}, "code"),
         ({"\x1b[2J": 1}, "describes no model"),
         ({"format": 1}, "another format"),
+        ({"experts": 1 << 16, "depth": 1 << 8}, "tensors"),
         ({"kind": "router"}, "does not describe"),
     ],
     ids=lambda value: ascii(value)[:60],
@@ -135,25 +137,22 @@ def weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -
 
 
 def value(number: float) -> Callable[[dict[str, torch.Tensor]], object]:
-    return lambda tensors: tensors["bodies"][1].fill_(number)
+    return lambda tensors: tensors[MATRIX][1].fill_(number)
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
         *(
-            (lambda t, d=dtype: t.update(bodies=t["bodies"].to(d)), "does not hold the tensors")
-            for dtype in (torch.int8, torch.bool, torch.float16, torch.bfloat16)
+            (lambda t, d=dtype: t.update({MATRIX: t[MATRIX].to(d)}), "does not hold the tensors")
+            for dtype in (torch.int8, torch.bool, torch.float16, torch.bfloat16, torch.complex64, torch.float64)
         ),
-        *(
-            (lambda t, d=dtype: t.update(bodies=t["bodies"].to(d)), "where the sizes allow")
-            for dtype in (torch.complex64, torch.float64)
-        ),
-        (lambda t: t.update(bodies=t["bodies"].view(torch.int32)), "does not hold the tensors"),
-        (lambda t: t.update(bodies=t["bodies"].T.contiguous()), "does not hold the tensors"),
-        (lambda t: t.update(bodies=t["bodies"][:, :-1].contiguous()), "does not hold the tensors"),
-        (lambda t: t.pop("heads"), "does not hold the tensors"),
+        (lambda t: t.update({MATRIX: t[MATRIX].view(torch.int32)}), "does not hold the tensors"),
+        (lambda t: t.update({MATRIX: t[MATRIX].T.contiguous()}), "does not hold the tensors"),
+        (lambda t: t.update({MATRIX: t[MATRIX][:, :-1].contiguous()}), "does not hold the tensors"),
+        (lambda t: t.pop(MATRIX), "does not hold the tensors"),
         (lambda t: t.update(more=torch.zeros(3)), "does not hold the tensors"),
+        (lambda t: t.update(more=torch.zeros(1 << 20)), "where the sizes allow"),
         *((value(number), "not numbers") for number in (math.nan, math.inf, -math.inf)),
     ],
     ids=lambda value: value if isinstance(value, str) else "weights",

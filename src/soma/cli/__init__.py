@@ -103,6 +103,7 @@ def _logging(path: Path | None) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handlers.append(logging.FileHandler(path, mode="w", encoding="utf-8"))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", handlers=handlers)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # one line for every request of a download
     try:
         yield
     finally:

@@ -96,8 +96,12 @@ def add_commands(commands: Any) -> None:
 
 def _model_options(command: argparse.ArgumentParser, threads: int) -> None:
     command.add_argument(
-        "--model", type=Path, required=True, metavar="FOLDER", help="folder of a model, as `soma export` writes it"
+        "--model",
+        required=True,
+        metavar="FOLDER",
+        help="folder of a model, as `soma export` writes it, or owner/name of a repository on the Hugging Face Hub",
     )
+    command.add_argument("--revision", help="branch, tag or commit of that repository (default: its main branch)")
     command.add_argument("--k", type=int, help="experts whose predictions are averaged (default: the model's own)")
     command.add_argument("--device", default="cpu", help="cpu, or cuda for a GPU (default: %(default)s)")
     command.add_argument("--threads", type=int, default=threads, help="processor threads (default: %(default)s)")

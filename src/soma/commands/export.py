@@ -12,18 +12,30 @@ from soma.errors import SomaError
 from soma.evaluation.published import Published
 from soma.files.artefact import check
 from soma.files.tables import read_rows
-from soma.inference.card import COSTS, Card, Cost, Loss
+from soma.inference.card import COSTS, Card, Cost, Loss, Text
 from soma.inference.folder import export as write_folder
 from soma.inference.manifest import Manifest
 from soma.runs import Iterate, RunSpec, recorded
+from soma.training.names import MILESTONES
 
-_LICENCES = {
-    "sotu": "public domain (works of the US federal government)",
-    "ovos-wiki": "CC BY-SA 4.0 (Wikipedia)",
-    "fineweb-edu": "ODC-By 1.0 (the collection; each page keeps its own)",
-    "wikitext": "CC BY-SA 3.0 and GFDL (Wikipedia)",
-    "text": "not recorded (the user's own files)",
+_TEXTS = {
+    "sotu": Text(licence="public domain (works of the US federal government)", licence_id="other", language="en"),
+    "ovos-wiki": Text(licence="CC BY-SA 4.0 (Wikipedia)", licence_id="cc-by-sa-4.0", language="en"),
+    "fineweb-edu": Text(
+        licence="ODC-By 1.0 (the collection; each page keeps its own)",
+        licence_id="odc-by",
+        language="en",
+        datasets=("HuggingFaceFW/fineweb-edu",),
+    ),
+    "wikitext": Text(
+        licence="CC BY-SA 3.0 and GFDL (Wikipedia)",
+        licence_id="cc-by-sa-3.0",
+        language="en",
+        datasets=("Salesforce/wikitext",),
+    ),
+    "text": Text(licence="not recorded (the user's own files)"),
 }
+"""What is known of each source; a licence that the hub has no name for is `other`, with its own words."""
 
 
 class _Windows(Record):
@@ -35,7 +47,7 @@ class _Source(Record):
     source: str
 
 
-class _Text(Record):
+class _Corpus(Record):
     source: _Source
     documents: int
     text_bytes: int
@@ -88,6 +100,13 @@ def export_run(
     """
     if reason := refusal(run):
         raise SomaError(f"{run.id} {reason}.")
+    absent = [part / MILESTONES for part in parts if not (part / MILESTONES).is_file()]
+    if iterate == "average" and absent:
+        raise SomaError(
+            f"the averaged weights of {run.id} are in {absent[0]}, which is missing, because campaigns may be shared "
+            f"without it; `snakemake --cores all --configfile YOURS -- {' '.join(map(str, absent))}` trains the run "
+            "again and keeps it (leave --configfile out for campaign small); or export --iterate last."
+        )
     runs = campaign / "runs"
     names = {part: str(part.relative_to(runs)) for part in (*parts, *([head] if head else []))}
     entry = {
@@ -140,15 +159,15 @@ def _facts(campaign: Path, run: RunSpec, iterate: Iterate) -> Card:
     """Collect a run's facts from the campaign's files, leaving out those that are missing."""
     corpus = campaign / "corpus" / "train" / "manifest.json"
     data: tuple[str, ...] = ()
-    licence = ""
+    text = Text()
     if corpus.exists():
-        known = read_as(_Text, corpus)
+        known = read_as(_Corpus, corpus)
         source = known.source.source
         data = (
             f"Training text: `{source}`, {known.documents:,} documents, {known.text_bytes:,} bytes "
             f"(SHA-256 of the text {known.source_text_sha256[:16]} ...).",
         )
-        licence = _LICENCES.get(source, "")
+        text = _TEXTS.get(source, text)
     losses: list[Loss] = []
     for row in _rows(campaign / "measurements" / "losses.parquet", run, {"iterate": iterate, "seed": run.seed}):
         name = f"{row['set']} ({row['split']})" if row["split"] else row["set"]
@@ -168,7 +187,7 @@ def _facts(campaign: Path, run: RunSpec, iterate: Iterate) -> Card:
         limits = (f"Its campaign is marked `{mark}`: its size supports no conclusion.",)
     return Card(
         data=data,
-        licence=licence,
+        text=text,
         losses=tuple(losses),
         costs=costs,
         machine="; ".join(sorted(machines)),

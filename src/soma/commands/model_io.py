@@ -14,9 +14,9 @@ from soma.errors import SomaError
 from soma.inference import Ensemble
 
 
-def load_model(model: Path, k: int | None, device: str, threads: int) -> Ensemble:
+def load_model(model: str, revision: str | None, k: int | None, device: str, threads: int) -> Ensemble:
     torch.set_num_threads(threads)
-    return Ensemble.load(model, k=k, device=device)
+    return Ensemble.load(model, revision=revision, k=k, device=device)
 
 
 @contextmanager

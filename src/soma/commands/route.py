@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from soma.commands.model_io import load_model, open_text
 from soma.errors import SomaError
 
 
-def route(file: str, terms: int, model: Path, k: int | None, device: str, threads: int) -> None:
+def route(file: str, terms: int, model: str, revision: str | None, k: int | None, device: str, threads: int) -> None:
     """Print one line per chosen expert; only the routed prefix of the text is read."""
     if terms < 0:
         raise SomaError(f"--terms is {terms}; give 0 or more words.")
-    ensemble = load_model(model, k, device, threads)
+    ensemble = load_model(model, revision, k, device, threads)
     with open_text(file) as text:
         data = text.read(ensemble.prefix)
         if not data:

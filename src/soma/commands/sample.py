@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import sys
-from pathlib import Path
 
 from soma.commands.model_io import load_model
 from soma.errors import SomaError
@@ -21,7 +20,8 @@ def sample(
     seed: int,
     show_experts: bool,
     raw: bool,
-    model: Path,
+    model: str,
+    revision: str | None,
     k: int | None,
     device: str,
     threads: int,
@@ -30,7 +30,7 @@ def sample(
     sampling = Sampling(temperature, top_k, top_p, seed)
     if length < 0:
         raise SomaError(f"--length is {length}; give 0 or more bytes.")
-    stream = load_model(model, k, device, threads).generation(prompt.encode(errors="surrogateescape"))
+    stream = load_model(model, revision, k, device, threads).generation(prompt.encode(errors="surrogateescape"))
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     speakers = _Speakers(stream) if show_experts else None
     for byte in generate(stream, sampling, length):

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from math import isnan
-from pathlib import Path
 
 import numpy as np
 
@@ -18,13 +17,15 @@ from soma.inference.score import total
 log = logging.getLogger("soma")
 
 
-def score(files: Sequence[str], model: Path, k: int | None, device: str, threads: int, as_json: bool) -> None:
+def score(
+    files: Sequence[str], model: str, revision: str | None, k: int | None, device: str, threads: int, as_json: bool
+) -> None:
     """Print one line per file as soon as it is scored and, with several files, one for all that were.
 
     Raises:
         SomaError: if a file could not be scored; with several, after all others.
     """
-    ensemble = load_model(model, k, device, threads)
+    ensemble = load_model(model, revision, k, device, threads)
     show = _json_line if as_json else _table_line(files)
     scores: list[Score] = []
     for name in files:

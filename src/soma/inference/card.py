@@ -1,6 +1,7 @@
 """Model card: training data, costs, losses and limits of a model, and how to load it.
 
-A card contains only the given facts: a number that was not measured reads `not measured`.
+A card contains only the given facts: a number that was not measured reads `not measured`. The facts that a model hub
+searches (licence, data sets, losses with their intervals) stand at its top as YAML too.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from soma.config.base import Model
+from soma.inference.hub import library
 from soma.inference.manifest import Manifest
 
 COSTS = (
@@ -38,6 +40,19 @@ class Loss(Model):
     documents: int | None = None
 
 
+class Text(Model):
+    """The training text, as a model hub names it; what is unknown is empty."""
+
+    licence: str = ""
+    """Its licence, in words."""
+    licence_id: str = ""
+    """The hub's name of this licence, under which the model is offered too."""
+    language: str = ""
+    """ISO 639-1 code."""
+    datasets: tuple[str, ...] = ()
+    """Data sets of the hub that it comes from."""
+
+
 class Cost(Model):
     """One of the six quantities."""
 
@@ -52,8 +67,7 @@ class Card(Model):
 
     data: tuple[str, ...] = ()
     """Sentences about the training text."""
-    licence: str = ""
-    """Licence of the training text."""
+    text: Text = Text()
     losses: tuple[Loss, ...] = ()
     costs: dict[str, Cost] = Field(default_factory=dict)
     """Costs by quantity (`COSTS`)."""
@@ -64,7 +78,11 @@ class Card(Model):
 
 
 def card(about: Manifest, facts: Card, name: str) -> str:
-    """Return README.md of a model's folder, from `ensemble.json` and the given facts."""
+    """Return README.md of a model's folder, from `ensemble.json` and the given facts.
+
+    Raises:
+        SomaError: if huggingface_hub is not installed.
+    """
     n, k, prefix, window = about.experts, about.k, about.prefix, about.window
     chosen = (
         f"a router reads the first {prefix} bytes of a text and chooses {k} of them, whose predictions are averaged"
@@ -72,6 +90,8 @@ def card(about: Manifest, facts: Card, name: str) -> str:
         else f"the first {k} serve every text (there is no router), and their predictions are averaged"
     )
     lines = [
+        f"---\n{_metadata(facts, name)}\n---",
+        "",
         f"# {name}",
         "",
         f"A byte-level language model: {n} LSTM expert{'s' if n > 1 else ''} of width {about.width} and depth "
@@ -83,7 +103,7 @@ def card(about: Manifest, facts: Card, name: str) -> str:
         "```python",
         "from soma.inference import Ensemble",
         "",
-        'model = Ensemble.load("path/to/this/folder")',
+        'model = Ensemble.load("path/to/this/folder")  # or "owner/name" of a repository on the Hub',
         'print(model.score("A text of at least a few hundred bytes ...").bits)',
         'print(b"".join(model.sample("My fellow citizens", 200, seed=1)).decode(errors="replace"))',
         "```",
@@ -94,7 +114,7 @@ def card(about: Manifest, facts: Card, name: str) -> str:
         "",
         *(facts.data or ("Training text: not recorded.",)),
         "",
-        f"Licence of the training text: {facts.licence or 'not recorded'}.",
+        f"Licence of the training text: {facts.text.licence or 'not recorded'}.",
         "",
         "## Losses",
         "",
@@ -114,6 +134,41 @@ def card(about: Manifest, facts: Card, name: str) -> str:
         "every file but this one, and loading checks them.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _metadata(facts: Card, name: str) -> str:
+    """Return the facts that a hub searches, as YAML."""
+    hub, text = library(), facts.text
+    results = [
+        hub.EvalResult(
+            task_type="text-generation",
+            dataset_type=loss.set,
+            dataset_name=loss.set,
+            dataset_args={"experts_averaged": loss.k},
+            metric_type="nats_per_byte",
+            metric_name="nats per byte",
+            metric_value=loss.nats,
+            metric_args={
+                "interval_95": None if loss.low is None or loss.high is None else [loss.low, loss.high],
+                "bytes": loss.bytes,
+                "documents": loss.documents,
+            },
+        )
+        for loss in facts.losses
+    ]
+    data = hub.ModelCardData(
+        model_name=name,
+        library_name="soma-repro",
+        pipeline_tag="text-generation",
+        tags=["byte-level", "lstm", "mixture-of-experts", "zeroth-order-optimization"],
+        license=text.licence_id or None,
+        license_name=text.licence if text.licence_id == "other" else None,
+        language=text.language or None,
+        datasets=list(text.datasets) or None,
+        metrics=["nats_per_byte"] if results else None,
+        eval_results=results or None,
+    )
+    return str(data.to_yaml())
 
 
 def _limits(prefix: int, window: int) -> tuple[str, ...]:

@@ -22,8 +22,19 @@ from soma.errors import SomaError
 from soma.files.atomic import atomic_directory, write_bytes, write_json
 from soma.files.hashes import describe_files, sha256_file
 from soma.inference.card import Card, card
-from soma.inference.manifest import MANIFEST, ROUTING, WEIGHTS, WORDS, Manifest, Shapes, printable
+from soma.inference.manifest import (
+    HEAD,
+    MANIFEST,
+    ROUTING,
+    WEIGHTS,
+    WORDS,
+    Manifest,
+    Shapes,
+    printable,
+    tensor_name,
+)  # fmt: skip
 from soma.inference.manifest import Routing as RoutingSizes
+from soma.models import lstm
 from soma.models.experts import Experts
 from soma.routing.features import Features
 from soma.routing.router import Router
@@ -75,8 +86,7 @@ def export(
         )
     routing = None if features is None or router is None else _matching(features, router, n)
     with atomic_directory(output, _FILES) as directory:
-        weights = {"bodies": experts.theta.float(), "heads": heads.float()}
-        save_tensors(directory / WEIGHTS, weights, {"run": run, "iterate": iterate})
+        save_tensors(directory / WEIGHTS, _named(experts), {"run": run, "iterate": iterate})
         names = [WEIGHTS]
         if routing is not None:
             save_tensors(directory / ROUTING, _routing_tensors(routing), {})
@@ -120,7 +130,27 @@ def read(directory: Path) -> tuple[Experts, Router | None, Manifest]:
         router = None if manifest.routing is None else _router(directory, manifest.routing, shapes[ROUTING], manifest)
     except OSError as error:
         raise SomaError(f"{error.filename or directory} cannot be read: {error.strerror}.") from None
-    return Experts.of(manifest.spec, weights["bodies"], weights["heads"]), router, manifest
+    return _experts(manifest, weights), router, manifest
+
+
+def _named(experts: Experts) -> dict[str, torch.Tensor]:
+    """Return every matrix, gain and head by the name that it has in WEIGHTS."""
+    heads = experts.distinct_heads.float()
+    every = lstm.tensors(experts.spec, experts.theta.float()) | ({HEAD: heads} if len(heads) > 1 else {})
+    named = {tensor_name(e, name): tensor for name, each in every.items() for e, tensor in enumerate(each)}
+    return named | ({HEAD: heads[0]} if len(heads) == 1 else {})
+
+
+def _experts(manifest: Manifest, weights: dict[str, torch.Tensor]) -> Experts:
+    """Assemble the experts from the tensors of WEIGHTS."""
+    spec, numbers = manifest.spec, range(manifest.experts)
+    if manifest.format == 2:
+        return Experts.of(spec, weights["bodies"], weights["heads"])
+    theta = torch.stack(
+        [torch.cat([weights[tensor_name(e, slot.name)].flatten() for slot in spec.layout]) for e in numbers]
+    )
+    names = [HEAD] if manifest.shared_head else [tensor_name(e, HEAD) for e in numbers]
+    return Experts.of(spec, theta, torch.stack([weights[name] for name in names]))
 
 
 def _check_files(directory: Path, manifest: Manifest) -> None:
@@ -157,10 +187,9 @@ def _tensors(path: Path, expected: Shapes) -> dict[str, torch.Tensor]:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             held = {name: (each.get_dtype(), tuple(each.get_shape())) for name, each in slices.items()}
             if held != expected:
-                wrong = sorted(name for name in expected if held.get(name) != expected[name]) or ["another tensor"]
+                wrong = next((name for name in expected if held.get(name) != expected[name]), "another tensor")
                 raise SomaError(
-                    f"{path} does not hold the tensors that {MANIFEST} describes (see {', '.join(wrong)}); "
-                    "export the run again."
+                    f"{path} does not hold the tensors that {MANIFEST} describes (see {wrong}); export the run again."
                 )
             tensors = {name: file.get_tensor(name) for name in expected}
     except (SafetensorError, ValueError) as error:

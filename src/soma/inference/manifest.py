@@ -3,13 +3,16 @@
 A folder may come from a stranger. Its list of files is fixed, so no name in it becomes a path, and the sizes here give
 the shape and dtype of every tensor and the largest size of every file before one is opened.
 
+Weights are named, a tensor for every matrix and gain of every expert (`experts.3.blocks.0.lstm_input`), and a head for
+each or for all. Format 2, which earlier versions wrote, has two arrays for all experts instead; it is still read.
+
 Shapes: N experts, M parameters of a body, V = 256 bytes, H embedding width, W words, D dimensions of features.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -22,15 +25,20 @@ from soma.files.hashes import sha256_json
 from soma.models.spec import VOCABULARY, LSTMSpec
 from soma.runs import Iterate
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "ensemble.json"
 WEIGHTS = "weights.safetensors"
 ROUTING = "routing.safetensors"
 WORDS = "vocabulary.json"
+HEAD = "head"
 
 _MANIFEST_BYTES = 1 << 20
 _HEADER_BYTES = 1 << 16
-"""Bytes of a file of tensors beside its numbers, at most."""
+"""Bytes of a file of tensors beside its numbers and what it says about each of them, at most."""
+_TENSOR_BYTES = 1 << 8
+"""Bytes that a file says about one tensor, at most."""
+_TENSORS = 1 << 18
+"""Tensors of a file, at most; the paper's 256 experts have 4,000."""
 _WORD_BYTES = 256
 """Mean length of a word of the vocabulary, at most."""
 _ITEM_BYTES = {"F32": 4, "I64": 8}
@@ -79,7 +87,7 @@ class Manifest(_Strict):
     """Content of `ensemble.json`."""
 
     kind: Literal["ensemble"]
-    format: Literal[2]
+    format: Literal[2, 3]
     width: Width
     depth: Annotated[int, Field(ge=1, le=1 << 8)]
     embedding: Width
@@ -113,7 +121,9 @@ class Manifest(_Strict):
             raise ValueError(f"`k` is {self.k}, which is not between 1 and the {self.experts} experts")
         if self.prefix not in range(1, self.window):
             raise ValueError(f"`prefix` is {self.prefix}, which is not between 1 and the window of {self.window} bytes")
-        parameters = sum(prod(shape) for _, shape in self.tensors()[WEIGHTS].values())
+        if self.experts * (len(self.spec.layout) + 1) > _TENSORS:
+            raise ValueError(f"`experts` and `depth` give more than {_TENSORS:,} tensors")
+        parameters = self.experts * self.spec.size + (1 if self.shared_head else self.experts) * self.spec.head_size
         if self.parameters != parameters:
             raise ValueError(f"`parameters` is {self.parameters} where the sizes give {parameters}")
         limits = self._limits()
@@ -130,17 +140,29 @@ class Manifest(_Strict):
 
     def tensors(self) -> dict[str, Shapes]:
         """Return the tensors of every file that holds some."""
-        heads = 1 if self.shared_head else self.experts
-        weights: Shapes = {
-            "bodies": ("F32", (self.experts, self.spec.size)),
-            "heads": ("F32", (heads, VOCABULARY, self.embedding)),
-        }
+        weights = {name: ("F32", shape) for name, shape in self._weights()}
         return {WEIGHTS: weights} | ({ROUTING: self.routing.tensors(self.experts)} if self.routing else {})
+
+    def _weights(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Yield name and shape of every tensor of WEIGHTS."""
+        spec, head = self.spec, (VOCABULARY, self.embedding)
+        if self.format == 2:
+            yield "bodies", (self.experts, spec.size)
+            yield "heads", (1 if self.shared_head else self.experts, *head)
+            return
+        for expert in range(self.experts):
+            for slot in spec.layout:
+                yield tensor_name(expert, slot.name), slot.shape
+            if not self.shared_head:
+                yield tensor_name(expert, HEAD), head
+        if self.shared_head:
+            yield HEAD, head
 
     def _limits(self) -> dict[str, int]:
         """Return the largest number of bytes of every file."""
         limits = {
-            name: _HEADER_BYTES + sum(_ITEM_BYTES[dtype] * prod(shape) for dtype, shape in shapes.values())
+            name: _HEADER_BYTES
+            + sum(_TENSOR_BYTES + _ITEM_BYTES[dtype] * prod(shape) for dtype, shape in shapes.values())
             for name, shapes in self.tensors().items()
         }
         return limits | ({WORDS: _HEADER_BYTES + _WORD_BYTES * self.routing.words} if self.routing else {})
@@ -186,6 +208,11 @@ class Manifest(_Strict):
         return sha256_json(self.model_dump(mode="json", exclude={"id"}))
 
 
+def tensor_name(expert: int, tensor: str) -> str:
+    """Return the name in WEIGHTS of a tensor of one expert."""
+    return f"experts.{expert}.{tensor}"
+
+
 def _refused(path: Path, errors: Iterable[Any]) -> SomaError:
     """Return the error for the most telling of a manifest's faults."""
     by_key = {str(error["loc"][0]) if error["loc"] else "": error for error in reversed(list(errors))}
@@ -194,7 +221,9 @@ def _refused(path: Path, errors: Iterable[Any]) -> SomaError:
     if by_key.get("", {}).get("type") == "model_type" or "kind" in by_key:
         return SomaError(f"{path} does not describe an ensemble; name a folder that `soma export` wrote.")
     if "format" in by_key:
-        return SomaError(f"{path} has another format than {FORMAT}, which this version reads; export the run again.")
+        return SomaError(
+            f"{path} has another format than 2 and {FORMAT}, which this version reads; export the run again."
+        )
     return SomaError(f"{path} describes no model: {_sentence(next(iter(by_key.values())))}; export the run again.")
 
 

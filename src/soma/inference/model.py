@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from soma.errors import SomaError
 from soma.evaluation.ensemble import mixture_losses
 from soma.forward.registry import choose, create
-from soma.inference import folder
+from soma.inference import folder, hub
 from soma.inference.generation import Generation, generate
 from soma.inference.manifest import Manifest
 from soma.inference.route import PrefixRouter
@@ -75,16 +75,27 @@ class Ensemble:
             raise SomaError(f"a prefix of {self.prefix} bytes must be shorter than the window of {self.window} bytes.")
 
     @classmethod
-    def load(cls, path: str | Path, *, k: int | None = None, engine: str = "auto", device: str = "cpu") -> Ensemble:
-        """Read a folder written by `soma export` and check every file against its hash.
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        revision: str | None = None,
+        k: int | None = None,
+        engine: str = "auto",
+        device: str = "cpu",
+    ) -> Ensemble:
+        """Read a model that `soma export` wrote, and check every file against its hash before reading it.
 
         Args:
+            path: its folder, or `owner/name` of a repository on the Hub if there is no such folder.
+            revision: branch, tag or commit of the repository.
             k: number of experts to average, in place of the folder's default.
 
         Raises:
-            SomaError: if a file is missing or altered, k is out of range, or the engine or device is not available.
+            SomaError: if it cannot be found or fetched, a file is missing or altered, k is out of range, or the engine
+                or device is not available.
         """
-        experts, router, about = folder.read(Path(path))
+        experts, router, about = folder.read(hub.local(path, revision))
         model = cls(
             experts,
             None if router is None else PrefixRouter(router),
