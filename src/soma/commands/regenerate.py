@@ -1,4 +1,4 @@
-"""The command `soma regenerate`: make every table and figure of a campaign again, and compare them with the published."""
+"""The command `soma regenerate`: make every table and figure of a campaign again and compare it with the published."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _verdict(results: Path, comparisons: Sequence[Comparison]) -> str:
     if digits:
         how += f", {counts['agrees']} to {min(digits)} digits or more"
     return (
-        f"{results}: {kinds['tables']} tables, {kinds['figures']} figures and {made - kinds['tables'] - kinds['figures']} "
-        f"other results made again from rows; all came out as published ({how}){missing}"
+        f"{results}: {kinds['tables']} tables, {kinds['figures']} figures and "
+        f"{made - kinds['tables'] - kinds['figures']} other results made again from rows; "
+        f"all came out as published ({how}){missing}"
     )
-
