@@ -15,6 +15,7 @@ import pytest
 
 from soma.catalogue import CLAIMS, FIGURES, MEASUREMENTS, SUMMARIES, TABLES
 from soma.files.hashes import sha256_file
+from soma.report.page.products import anchor
 from soma.report.summary import BEGIN
 from soma.runs import part_experts
 from tests.examples import blocks
@@ -50,6 +51,38 @@ def test_the_report_is_one_offline_file_with_every_product(toy):
     for name in (*TABLES, *FIGURES):
         assert f"{name}.html" in html or f"{name}.svg" in html
     assert not re.search(r"""(src|href)=["']https?://[^"']+\.(js|css)""", html)
+
+
+def test_the_report_opens_at_its_top_and_finds_titles(toy, browser):
+    tab = browser.new_page()
+    for width, height in ((1400, 900), (1920, 1080), (390, 844)):
+        tab.set_viewport_size({"width": width, "height": height})
+        tab.goto((toy.folder / "results/toy/report.html").as_uri())
+        title = tab.get_by_role("heading", name="What was reproduced: campaign toy")
+        title.wait_for()
+        box = title.bounding_box()
+        assert 0 <= box["x"] < box["x"] + box["width"] <= width
+        assert 0 <= box["y"] < height / 4
+    tab.set_viewport_size({"width": 1400, "height": 900})
+    tab.reload()
+    tab.get_by_text("3 Equal size and budget").click()
+    tab.get_by_text("Table 4 · test loss at equal budget and total size", exact=True).wait_for()
+    search = tab.get_by_placeholder("Search...")
+    search.fill("External Corpus")
+    search.press("Enter")
+    tab.get_by_text("Search results").wait_for()
+    assert tab.get_by_text("Table 9 · external corpus, frozen checkpoints", exact=True).is_visible()
+    assert tab.get_by_text("Table 4 · ").count() == 0
+    tab.close()
+
+
+def test_the_page_to_read_has_every_product_and_says_that_it_is_a_toy(toy):
+    page = (toy.folder / "results/toy/index.html").read_text()
+    assert "The size of this campaign supports no conclusion" in page
+    assert all(f'id="{anchor(product)}"' in page for product in (*TABLES.values(), *FIGURES.values()))
+    assert "Not made yet" not in page
+    assert "actual elapsed time of the longest run" in page
+    assert "soma status --configfile config/toy.yaml" in page
 
 
 def test_every_row_of_table_4_is_measured_beside_the_papers(toy):
