@@ -135,7 +135,7 @@ rule page:
             name=FIGURES,
             suffix=["svg", "png"],
         ),
-        metrics=f"{RESULTS}/metrics.json",
+        numbers=f"{RESULTS}/numbers.json",
         rows=files_of(PAGE),
         paper=local("config/paper_values.yaml"),
         # What the reference campaign found in words; another campaign has its numbers alone.

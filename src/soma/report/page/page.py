@@ -221,10 +221,10 @@ class Page:
     # --------------------------------------------------------------------------------------------------------- story
 
     def _story(self, template: Path | None) -> dict[str, str]:
-        metrics = self.results / "metrics.json"
-        if template is None or not metrics.is_file():
+        numbers = self.results / "numbers.json"
+        if template is None or not numbers.is_file():
             return {}
-        return story.sections(template.read_text(encoding="utf-8"), read_json(metrics), self._place)
+        return story.sections(template.read_text(encoding="utf-8"), read_json(numbers), self._place)
 
     def text(self, section: str) -> str:
         """Return the story of a section as HTML."""
@@ -237,7 +237,7 @@ class Page:
         return str(_markdown.renderInline(note))
 
     def _place(self, name: str, value: Any) -> str:
-        """Return the link to the cell that holds a number of metrics.json, or to the table that should."""
+        """Return the link to the cell that holds a number of numbers.json, or to the table that should."""
         kind, *path = name.split("/")
         if isinstance(value, str):
             return f"#{path[0]}" if kind == "claims" else "#claims"
