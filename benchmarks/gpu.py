@@ -1,8 +1,13 @@
-"""Check every engine on this machine's GPU against the float64 reference, then time updates.
+"""Check every engine on this machine's GPU against the float64 reference, then time what the paper times.
 
-    python benchmarks/gpu.py                     needs CUDA; takes under four minutes; writes gpu.json
+    python benchmarks/gpu.py                     needs CUDA; ends within ten minutes; writes gpu.json
     python benchmarks/gpu.py --quick             takes one minute: only the checks and the paper's setting
+    python benchmarks/gpu.py --rehearse          needs no GPU: every part at tiny sizes on the CPU, by torch
     python benchmarks/gpu.py --compile 90 120    needs no GPU; reports registers, spills and shared memory by kernel
+
+The parts, each in the JSON as soon as it is measured: `checks` of the engines; `times` of one update by engine, size;
+`kernels` of one update; `requests`, the throughput of N = 256 and N = 8 with random weights; `seed_runs`, one expert's
+seed run of config/paper.yaml through the training loop, on the text of this repository, with its cost.
 
 An update is the device work of one training step of one expert: the losses of all directions with both signs on one
 batch, their combination to a gradient, and Adam. At width 32, n_pert = B = 64 and T = 1,024 the paper reports 0.138 to
@@ -21,74 +26,33 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from soma.config.campaign import BASE, load
+from soma.data.windows import Rows
 from soma.estimators import spsa
+from soma.forward.check import CHECKED, EPS, Problem, Size, compare
 from soma.forward.engine import Engine
-from soma.forward.probes import Probes
-from soma.forward.reference import ReferenceEngine
+from soma.forward.registry import create
 from soma.forward.torch_engine import TorchEngine
-from soma.models import lstm
-from soma.models.experts import Experts
-from soma.models.spec import LSTMSpec
-from soma.numerics.rng import Stream
+from soma.plan import make_plan
 from soma.training.adam import Adam
-
-EPS = 1e-3
-DIFFERENCE_ERROR = 2e-4  # relative error of L+ - L- against float64, as in tests/forward
-LOSS_ERROR = 3e-6
+from soma.training.learner import Group, Shard, learner_of
+from soma.training.loop import Interrupted, Trainer
 
 Engines = dict[str, Callable[[], Engine]]
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Sizes of one update of one expert."""
-
-    width: int
-    directions: int = 64
-    batch: int = 64
-    time: int = 1024
-
-
-PAPER = Setting(32)
-WIDE = [Setting(181), Setting(361), Setting(509)]
-CHECKS = [Setting(32, 4, 16, 64), Setting(33, 2, 5, 40), Setting(181, 2, 4, 40), Setting(509, 1, 3, 20)]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """The arguments of `Engine.losses` for one expert."""
-
-    expert: Experts
-    tokens: NDArray[np.uint8]
-    probes: Probes
-
-    @classmethod
-    def of(cls, setting: Setting, device: torch.device) -> Problem:
-        """Draw initial weights, and bytes from a Markov chain with four successors per byte."""
-        spec = LSTMSpec(setting.width)
-        theta, head = lstm.initialise(spec, Stream.named(0, "benchmark", "initial"))
-        stream = Stream.named(0, "benchmark", "bytes")
-        successors = 32 + stream.integers(1024, 95).reshape(256, 4)
-        choices = stream.integers(setting.batch * setting.time, 4, direction=1).reshape(setting.batch, setting.time)
-        tokens = np.full((1, setting.batch, setting.time + 1), 32, dtype=np.uint8)
-        tokens[0, :, 0] += np.arange(setting.batch, dtype=np.uint8) % 95
-        for t in range(setting.time):
-            tokens[0, :, t + 1] = successors[tokens[0, :, t], choices[:, t]]
-        probes = Probes(spec, Stream.named(0, "benchmark", "probe"), "sparse", 1, (0,), range(setting.directions))
-        return cls(Experts(spec, theta[None], head[None]).to(device), tokens, probes)
-
-    def losses(self, engine: Engine) -> NDArray[np.float64]:
-        return engine.losses(self.expert, self.tokens, self.probes, [EPS])
+ROOT = Path(__file__).parents[1]
+PAPER = Size(32)
+WIDE = [Size(181), Size(361), Size(509)]
 
 
 class Update:
@@ -150,41 +114,20 @@ class Record:
         return rows
 
 
-def check(record: Record, engines: Engines, settings: list[Setting], device: torch.device) -> None:
-    """Compare losses, their differences, losses of single bytes and combined directions with the reference."""
-    for setting in settings:
-        on_cpu = Problem.of(setting, torch.device("cpu"))
-        want = on_cpu.losses(ReferenceEngine())
-        tokens_want = ReferenceEngine().token_losses(on_cpu.expert, on_cpu.tokens)
-        coefficients = Stream.named(0, "benchmark", "coefficients").normal(setting.directions)[None]
-        combined = ReferenceEngine().combine(on_cpu.probes, coefficients)
-        problem = Problem.of(setting, device)
-        for name, make in engines.items():
-            row: dict[str, Any] = {"engine": name, **asdict(setting)}
-            with _failure_in(row):
-                row["passed"] = False
-                engine = make()
-                got = problem.losses(engine)
-                difference, difference_want = got[..., 0] - got[..., 1], want[..., 0] - want[..., 1]
-                error = np.mean((difference - difference_want) ** 2) / np.mean(difference_want**2)
-                row["difference_error"] = float(np.sqrt(error))
-                row["loss_error"] = float(np.max(np.abs(got / want - 1)))
-                tokens_got = engine.token_losses(problem.expert, problem.tokens)
-                row["token_loss_error"] = float(np.max(np.abs(tokens_got - tokens_want)))
-                row["combine_equal"] = bool(np.array_equal(engine.combine(problem.probes, coefficients), combined))
-                row["passed"] = (
-                    row["difference_error"] <= DIFFERENCE_ERROR
-                    and row["loss_error"] <= LOSS_ERROR
-                    and row["token_loss_error"] <= 1e-4
-                    and row["combine_equal"]
-                )
-            record.add("checks", row)
+def check(record: Record, engines: Engines, sizes: Sequence[Size], device: torch.device) -> None:
+    """Compare engines with the reference (soma.forward.check)."""
+    for size, (name, make) in itertools.product(sizes, engines.items()):
+        row: dict[str, Any] = {"engine": name, **asdict(size), "passed": False}
+        with _failure_in(row):
+            agreement = compare(make(), size, device)
+            row |= asdict(agreement) | {"passed": agreement.passed}
+        record.add("checks", row)
 
 
 def measure(
     record: Record,
     engines: Engines,
-    settings: list[Setting],
+    settings: Sequence[Size],
     device: torch.device,
     clock: Clock,
     repeats: int,
@@ -229,6 +172,17 @@ def summary(seconds: list[float]) -> dict[str, Any]:
 def facts(device: torch.device) -> dict[str, Any]:
     """Describe the device, software and host that the times belong to."""
     properties = torch.cuda.get_device_properties(device)
+    return {
+        "device": properties.name,
+        "capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "memory_gigabytes": properties.total_memory / 1e9,
+        "paper_rtx_5090_seconds": [0.138, 0.169],
+    } | software()
+
+
+def software() -> dict[str, Any]:
+    """Describe the software and the host."""
     try:
         import triton
 
@@ -236,10 +190,6 @@ def facts(device: torch.device) -> dict[str, Any]:
     except ImportError:
         triton_version = None
     return {
-        "device": properties.name,
-        "capability": f"{properties.major}.{properties.minor}",
-        "multiprocessors": properties.multi_processor_count,
-        "memory_gigabytes": properties.total_memory / 1e9,
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -249,7 +199,6 @@ def facts(device: torch.device) -> dict[str, Any]:
         },
         "host": {"system": platform.platform(), "cores": os.cpu_count()},
         "date": time.strftime("%Y-%m-%d"),
-        "paper_rtx_5090_seconds": [0.138, 0.169],
     }
 
 
@@ -297,12 +246,12 @@ def tuned_engines(device: torch.device) -> Engines:
     return engines
 
 
-def kernel_times(record: Record, engine: Engine, setting: Setting, device: torch.device) -> None:
+def kernel_times(record: Record, engine: Engine, size: Size, device: torch.device) -> None:
     """Record the device time of one update by kernel, longest first, as measured by torch's profiler."""
     from torch.autograd import DeviceType  # type: ignore[attr-defined]
     from torch.profiler import ProfilerActivity, profile
 
-    update = Update(engine, Problem.of(setting, device))
+    update = Update(engine, Problem.of(size, device))
     update()
     activities, kind = [ProfilerActivity.CPU], DeviceType.CPU
     if device.type == "cuda":
@@ -371,7 +320,7 @@ def _launches() -> Iterator[tuple[str, Any, dict[str, Any]]]:
         for name, function in functions.items():
             setattr(triton_kernels, name, Recorder(name, function))
         engine = TritonEngine(torch.device("cpu"))
-        for setting in (replace(PAPER, time=3, directions=2), Setting(509, 2, 16, 3)):
+        for setting in (replace(PAPER, time=3, directions=2), Size(509, 2, 16, 3)):
             problem = Problem.of(setting, torch.device("cpu"))
             problem.losses(engine)
             engine.combine(problem.probes, np.ones((1, setting.directions)))
@@ -410,9 +359,9 @@ def benchmark(
     engines: Engines,
     device: torch.device,
     clock: Clock,
-    checks: list[Setting],
-    wide: list[Setting],
-    paper: Setting = PAPER,
+    checks: Sequence[Size],
+    wide: Sequence[Size],
+    paper: Size = PAPER,
     repeats: int = 20,
 ) -> None:
     """Run the checks, then time the paper's setting by engine and by kernel, then time wide settings."""
@@ -428,6 +377,50 @@ def benchmark(
             record.add("kernels", row)
     others = {name: make for name, make in engines.items() if name != "triton-tf32x3"}
     measure(record, others, wide, device, clock, repeats)
+
+
+def throughput(record: Record, device: torch.device, clock: Clock, counts: Sequence[int], requests: int) -> None:
+    """Time complete requests, routing included, as Table 12 does (benchmarks/inference.py)."""
+    for experts in counts:
+        row: dict[str, Any] = {"experts": experts}
+        with _failure_in(row):
+            if clock.left() <= 0:
+                raise TimeoutError("not run: the benchmark is out of time")
+            import inference  # the script beside this one
+
+            words = inference.vocabulary()
+            ensemble = inference.random_ensemble(words, experts, "auto", str(device))
+            row |= inference.measure(ensemble, inference.requests(words, requests))
+        record.add("requests", row)
+
+
+def seed_run(record: Record, device: torch.device, clock: Clock, changes: dict[str, Any]) -> None:
+    """Train the paper's seed run of width 32 on the text of this repository, as far as the time goes."""
+    row: dict[str, Any] = {"run": "seed-d32-s0"}
+    with _failure_in(row):
+        run = make_plan(load(BASE, ROOT / "config/paper.yaml")).runs["seed-d32-s0"]
+        updates = changes.get("updates", run.updates)
+        settings = run.settings.model_copy(update=changes)
+        run = run.model_copy(update={"settings": settings, "milestones": (updates,)})
+        files = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+        text = np.frombuffer(b"".join(file.read_bytes() for file in files), np.uint8)
+        windows = Rows(text, run.window, run.window)
+        ids = np.arange((len(text) - 1) // run.window, dtype=np.uint32)
+        group = Group(run, [0], [Shard(windows, ids[ids % 8 > 0], ids[ids % 8 == 0])], text)
+        engine = create("auto", str(device))
+        trainer = Trainer(learner_of(run.settings.method)(group, engine, device))
+        row["seconds"] = clock.seconds(lambda: _trained(trainer, clock))
+        done = trainer.progress.update
+        row |= {"engine": engine.name, "updates": done, "of": updates, "operations": float(run.operations(done))}
+        row |= {"training_bytes": len(text), "device_hours": row["seconds"] / 3600}
+        losses = trainer.progress.history.column("expert_validation")
+        row |= {"first_validation": float(losses[0]), "last_validation": float(losses[-1])} if len(losses) else {}
+    record.add("seed_runs", row)
+
+
+def _trained(trainer: Trainer, clock: Clock) -> None:
+    with contextlib.suppress(Interrupted):
+        trainer.train(lambda: None, save_every=float("inf"), should_stop=lambda: clock.left() <= 0)
 
 
 @contextlib.contextmanager
@@ -448,8 +441,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("gpu.json"), help="the JSON file to write (default gpu.json)")
     parser.add_argument("--device", default="cuda", help="device to use, such as cuda:1 (default cuda)")
     parser.add_argument("--quick", action="store_true", help="run only the checks and the paper's setting")
+    parser.add_argument("--rehearse", action="store_true", help="run every part at tiny sizes on the CPU, by torch")
     parser.add_argument("--tune", action="store_true", help="instead, time the paper's setting with other kernel sizes")
-    parser.add_argument("--seconds", type=float, default=200, help="start no timing after this time (default 200)")
+    parser.add_argument("--seconds", type=float, default=500, help="start no part after this time (default 500)")
     parser.add_argument("--compile", type=int, nargs="+", metavar="SM", help="only compile: 90 is an H200, 120 a 5090")
     args = parser.parse_args(arguments)
     if args.compile:
@@ -457,6 +451,13 @@ def main(arguments: list[str] | None = None) -> int:
         for architecture in args.compile:
             compile_kernels(architecture, record)
         return 0
+    if args.rehearse:
+        record, cpu = Record(args.out, {"device": "cpu, rehearsal"} | software()), torch.device("cpu")
+        clock, tiny = Clock(cpu, args.seconds), Size(8, directions=2, batch=4, time=8)
+        benchmark(record, {"torch": lambda: TorchEngine(cpu)}, cpu, clock, [tiny], [], tiny, repeats=2)
+        throughput(record, cpu, clock, [8], 4)
+        seed_run(record, cpu, clock, {"updates": 3, "n_pert": 2, "batch": 2, "crop": 16})
+        return _verdict(record, args.out)
     if not torch.cuda.is_available():
         print(
             "benchmarks/gpu.py needs a CUDA device and torch sees none; --compile needs no device, and "
@@ -473,12 +474,19 @@ def main(arguments: list[str] | None = None) -> int:
     if args.tune:
         measure(record, tuned_engines(device), [PAPER], device, clock, repeats=10, table="variants")
     elif args.quick:
-        benchmark(record, gpu_engines(device), device, clock, CHECKS[:2], [])
+        benchmark(record, gpu_engines(device), device, clock, CHECKED[:2], [])
     else:
-        benchmark(record, gpu_engines(device), device, clock, CHECKS, WIDE)
+        benchmark(record, gpu_engines(device), device, clock, CHECKED, WIDE)
+        throughput(record, device, clock, [256, 8], 1024)
+        seed_run(record, device, clock, {})
+    return _verdict(record, args.out)
+
+
+def _verdict(record: Record, out: Path) -> int:
+    """Return the exit status, and say if a check failed."""
     failed = [row for row in record.rows("checks") if not row["passed"]]
     if failed:
-        print(f"{len(failed)} of {len(record.rows('checks'))} checks failed; see {args.out}", file=sys.stderr)
+        print(f"{len(failed)} of {len(record.rows('checks'))} checks failed; see {out}", file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from soma.accounting import size
+from soma.accounting.schedule import nodes_of, seconds_of, warning_of, workers_of
 from soma.accounting.size import training_megabytes
 from soma.cli import main
-from soma.config.campaign import load, merge, read_yaml, resolve
+from soma.config.campaign import BASE, load, merge, read_yaml, resolve
 from soma.data import shards
 from soma.errors import SomaError
 from soma.files.atomic import write_json
@@ -224,3 +225,22 @@ def test_memory_grows_with_what_a_job_holds():
     assert 2000 < one < many < 16 * one
     assert size._TEXT << 20 == shards._MEMORY
     assert training_megabytes(plan.runs["eggroll-n1-s0"], "000-000", "cpu") > 3 * 8530  # the states and two copies
+
+
+def test_no_job_of_the_paper_takes_longer_than_it_may_and_each_is_warned_in_time():
+    planned = make_plan(load(BASE, ROOT / "config/paper.yaml"))
+    compute = planned.config.compute
+    shared = set()
+    for run in planned.runs.values():
+        for part in planned.parts(run):
+            workers = workers_of(run, part, compute)
+            seconds = seconds_of(run, part, compute) / workers
+            assert seconds <= compute.days * 86400
+            assert warning_of(run, part, compute) >= 300 + 2 * seconds / run.updates - 1
+            assert workers == nodes_of(run, part, compute) * min(workers, compute.node_workers)
+            shared |= {run.settings.method} if workers > 1 else set()
+    assert shared == {"spsa", "eggroll"}
+    monolith, bptt = planned.runs["spsa-n1-p64-s0"], planned.runs["bptt-n1-s0"]
+    everything = compute.model_copy(update={"days": None, "ddpp": 100})
+    assert [workers_of(run, "000-000", everything) for run in (monolith, bptt)] == [64, 1]
+    assert nodes_of(monolith, "000-000", everything.model_copy(update={"node_workers": 12})) == 8  # of eight each

@@ -267,7 +267,7 @@ class TestBenchmark:
 
     def test_checks_and_times_every_engine(self, bench, tmp_path):
         """The whole run at tiny size: the interpreter stands in for the compiled kernels."""
-        tiny = bench.Setting(8, directions=2, batch=16, time=3)
+        tiny = bench.Size(8, directions=2, batch=16, time=3)
         engines = {"torch": lambda: TorchEngine(CPU), "triton": engine, "broken": lambda: 1 / 0}
         record = bench.Record(tmp_path / "gpu.json", {"device": "none"})
         bench.benchmark(record, engines, CPU, bench.Clock(CPU, 60), [tiny], [], tiny, repeats=2)
@@ -287,9 +287,29 @@ class TestBenchmark:
         assert [len(t.get("seconds", [])) for t in got["times"]] == [2, 2, 0]
         assert "ZeroDivisionError" in got["times"][2]["error"]
 
+    def test_rehearses_every_part_without_a_gpu(self, bench, tmp_path, monkeypatch):
+        monkeypatch.syspath_prepend(bench.ROOT / "benchmarks")
+        out = tmp_path / "gpu.json"
+        assert bench.main(["--rehearse", "--out", str(out)]) == 0
+        got = json.loads(out.read_text())
+        assert {"checks", "times", "requests", "seed_runs", "versions"} <= got.keys()
+        assert [row.get("error") for part in ("times", "requests", "seed_runs") for row in got[part]] == [None] * 3
+        assert got["requests"][0]["bytes_per_second"] > 0
+        assert got["seed_runs"][0]["updates"] == 3
+        assert 0 < got["seed_runs"][0]["device_hours"] < 1
+
+    def test_rehearsal_keeps_what_it_has_when_the_time_is_up(self, bench, tmp_path, monkeypatch):
+        monkeypatch.syspath_prepend(bench.ROOT / "benchmarks")
+        out = tmp_path / "gpu.json"
+        assert bench.main(["--rehearse", "--seconds", "0", "--out", str(out)]) == 0
+        got = json.loads(out.read_text())
+        assert got["checks"][0]["passed"]
+        assert "out of time" in got["requests"][0]["error"]
+        assert got["seed_runs"][0]["updates"] == 1  # the loop asks after each update
+
     def test_stops_when_the_time_is_up(self, bench, tmp_path):
         record = bench.Record(tmp_path / "gpu.json", {})
-        tiny = bench.Setting(16, directions=1, batch=1, time=2)
+        tiny = bench.Size(16, directions=1, batch=1, time=2)
         bench.measure(record, {"torch": lambda: TorchEngine(CPU)}, [tiny], CPU, bench.Clock(CPU, seconds=0), repeats=9)
         assert "out of time" in json.loads((tmp_path / "gpu.json").read_text())["times"][0]["error"]
 
