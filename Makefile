@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 # Everything is checked by hash. For a build of torch whose hash requirements-torch.txt does not have: make TORCH=torch==2.13.0
 TORCH ?= --require-hashes -r requirements-torch.txt -c requirements-torch.lock
 
-.PHONY: all toy report setup test lint docs lock snapshot clean
+.PHONY: all toy report setup test lint docs kernel lock snapshot clean
 .DEFAULT_GOAL := all
 
 # Tell the user where the outputs are.
@@ -63,6 +63,9 @@ docs: setup  # config/README.md, the JSON schema, docs/architecture.md, and the 
 	$(BIN)/python -m soma.config.docs
 	$(BIN)/python docs/architecture.py
 	$(BIN)/python -m soma.report.pages
+
+kernel: setup  # the inference kernel as WebAssembly; needs `pip install --group demo`
+	$(BIN)/python -m soma.web.kernel
 
 lock:  # needs uv; run it after you change the dependencies in pyproject.toml
 	uv pip compile pyproject.toml -c requirements-torch.txt -o requirements.lock

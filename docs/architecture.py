@@ -21,7 +21,7 @@ LAYERS = (
     ("accounting",),
     ("training",),
     ("evaluation",),
-    ("inference", "analysis"),
+    ("inference", "analysis", "web"),
     ("measurements",),
     ("report",),
     ("workflow", "steps"),

@@ -1,0 +1,1 @@
+"""The inference kernel as WebAssembly, for a page in a browser."""
