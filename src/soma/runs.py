@@ -129,17 +129,17 @@ def own_method(method: str) -> Any:
 @cache
 def _imported(place: str) -> Any:
     try:
-        found = resolve_name(place)
+        learner = resolve_name(place)
     except (ImportError, AttributeError) as error:
         raise SomaError(
             f"the method {place} cannot be imported ({error}); put the folder of its module into PYTHONPATH."
         ) from None
-    if not hasattr(found, "family"):
+    if not hasattr(learner, "family"):
         raise SomaError(
             f"the method {place} is no learner; derive it from soma.training.learner.LSTMLearner or "
             "soma.training.module.ModuleLearner."
         )
-    return found
+    return learner
 
 
 def family_of(settings: Training) -> Family:

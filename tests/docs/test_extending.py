@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from tests.examples import blocks
+from tests.examples import blocks, imported
 from tests.project import ROOT
 from tests.training.small_runs import WINDOW, WINDOWS, spec, trained, trainer
 
@@ -131,7 +131,7 @@ def test_a_method_that_is_not_there_is_one_sentence():
 def test_the_notebook_of_the_example_runs(place, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     code = next(code for code in blocks(PAGE, "python") if "cosine_similarity" in code)
-    exec(compile(code, "notebook", "exec"), {})
+    imported(code, place / "notebook.py")
     cosines = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
     assert min(cosines) > 0
     assert cosines[2] > cosines[0]

@@ -58,7 +58,7 @@ class Network:
         """Take a module, whose own weights are only read."""
         # torch's fused layer of a transformer in evaluation mode has no rule for copies, and is not counted.
         torch.backends.mha.set_fastpath_enabled(False)
-        self.module = module.to(device).eval().requires_grad_(False)
+        self.module = module.to(device).train(False).requires_grad_(False)
         self.device = torch.device(device)
         self.spec = ModuleSpec(lay_out([(name, tuple(p.shape)) for name, p in self.module.named_parameters()]))
         self.size = self.spec.size
@@ -147,9 +147,9 @@ class Counted(Losses):
 
     def gradient(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         with _counting() as counter:
-            found = super().gradient(theta)
+            result = super().gradient(theta)
         self.operations += counter.get_total_flops()
-        return found
+        return result
 
 
 @contextmanager

@@ -57,8 +57,9 @@ class ModuleLearner(AdamLearner):
     @classmethod
     def network(cls, settings: Training, stream: Stream | None = None, device: torch.device | str = "cpu") -> Network:
         """Return the model as a function of its weights; those that it has are drawn from `stream`."""
+        # A module draws its weights from torch's global generator, which is put back afterwards.
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0 if stream is None else stream.key >> 1)
+            torch.default_generator.manual_seed(0 if stream is None else stream.key >> 1)
             return Network(cls.module(settings), device)
 
     @classmethod
