@@ -11,7 +11,7 @@ from soma.catalogue import MEASUREMENTS, SUMMARIES, Losses
 from soma.config.campaign import Arm, Config, SeedRun
 from soma.config.training import Training
 from soma.errors import SomaError
-from soma.runs import RunSpec, operations_of, part_experts
+from soma.runs import RunSpec, family_of, operations_of, part_experts
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,8 @@ def _derived_arms(config: Config) -> dict[str, dict[str, Arm]]:
 
 
 def _arm_run(config: Config, name: str, arm: Arm, seed: int) -> RunSpec:
+    if family_of(arm) == "module" and arm.start != "random":
+        raise SomaError(f"the arm `{name}` trains torch modules of your own, which start at random; set start: random.")
     updates = arm.updates or max(1, int(arm.operations or 0) // operations_of(arm, 1))
     # A continuation trains on the shards of the arm it continues, of which it may have the first experts alone.
     shards_of = config.arms[arm.start].experts if arm.start in config.arms else arm.experts
@@ -210,7 +212,7 @@ def _start(config: Config, arm: Arm, seed: int) -> tuple[str | None, str | None]
         seed = seed if seed in other.seeds else other.seeds[0]
         return run_id(arm.start, seed), _start(config, other, seed)[1]
     start = _seed_id(arm, seed) if arm.start == "seed" else None
-    return start, start if arm.head == "shared-frozen" and arm.method != "eggroll" else None
+    return start, start if arm.head == "shared-frozen" and family_of(arm) == "lstm" else None
 
 
 def _seed_run(config: Config, arm: Arm, seed: int) -> RunSpec:

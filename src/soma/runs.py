@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Literal
 
 from pydantic import SerializerFunctionWrapHandler, ValidationError, model_serializer
@@ -18,6 +20,8 @@ from soma.models.spec import LSTMSpec
 Iterate = Literal["last", "average"]
 """The last iterate itself, or the exponential average of the iterates."""
 ITERATES: tuple[Iterate, ...] = ("last", "average")
+Family = Literal["lstm", "gru", "module"]
+"""Kind of a run's models."""
 
 
 class RunSpec(Model):
@@ -86,24 +90,64 @@ class RunSpec(Model):
 
     @property
     def trains_head(self) -> bool:
-        """True if experts have their own heads; EGGROLL's untied head is part of its body."""
-        return self.settings.head == "local" and self.settings.method != "eggroll"
+        """True if experts have their own heads; those of EGGROLL's model and of modules are part of their bodies."""
+        return self.settings.head == "local" and self.family == "lstm"
+
+    @property
+    def family(self) -> Family:
+        return family_of(self.settings)
 
     @property
     def body_size(self) -> int:
         """Parameters of one expert without its head."""
-        return self.gru.size if self.settings.method == "eggroll" else self.model.size
+        if self.family == "module":
+            size: int = own_method(self.settings.method).parameters(self.settings)
+            return size
+        return self.gru.size if self.family == "gru" else self.model.size
 
     @property
     def parameters(self) -> int:
         """Parameters of the whole ensemble."""
-        if self.settings.method == "eggroll":
-            return self.gru.size
+        if self.family != "lstm":
+            return self.experts * self.body_size
         return ensemble_parameters(self.model, self.experts, shared_head=not self.trains_head)
 
     def operations(self, updates: int) -> int:
         """Count the arithmetic operations of the whole run after `updates` updates of every expert."""
         return operations_of(self.settings, updates)
+
+
+def own_method(method: str) -> Any:
+    """Return the class of a method of the user's own, named `module:Class`; None for a method of the package.
+
+    Raises:
+        SomaError: if Python finds no such class.
+    """
+    return _imported(method) if ":" in method else None
+
+
+@cache
+def _imported(place: str) -> Any:
+    try:
+        learner = resolve_name(place)
+    except (ImportError, AttributeError) as error:
+        raise SomaError(
+            f"the method {place} cannot be imported ({error}); put the folder of its module into PYTHONPATH."
+        ) from None
+    if not hasattr(learner, "family"):
+        raise SomaError(
+            f"the method {place} is no learner; derive it from soma.training.learner.LSTMLearner or "
+            "soma.training.module.ModuleLearner."
+        )
+    return learner
+
+
+def family_of(settings: Training) -> Family:
+    """Return the kind of a run's models: LSTM experts, EGGROLL's GRU, or torch modules of the user's own."""
+    if own := own_method(settings.method):
+        family: Family = own.family
+        return family
+    return "gru" if settings.method == "eggroll" else "lstm"
 
 
 def part_experts(part: str) -> range:
@@ -118,12 +162,18 @@ def model_spec(settings: Training) -> LSTMSpec:
 
 def operations_of(settings: Training, updates: int) -> int:
     """Count the arithmetic operations of all experts for `updates` updates of each."""
+    own = own_method(settings.method)
+    if family_of(settings) == "module":
+        counted: int = own.operations(settings)
+        return counted * settings.experts * updates
     if settings.method == "eggroll":
         member_tokens = settings.eggroll.population * settings.eggroll.tokens
         return member_tokens * gru_operations_per_token(GRUSpec(settings.width, settings.depth)) * updates
     return training_operations(
         model_spec(settings),
-        forwards={"spsa": spsa_forwards(settings.n_pert, settings.difference), "bptt": 3}[settings.method],
+        forwards=own.forwards(settings)
+        if own
+        else {"spsa": spsa_forwards(settings.n_pert, settings.difference), "bptt": 3}[settings.method],
         batch=settings.batch,
         accumulation=settings.accumulation,
         crop=settings.crop,

@@ -28,5 +28,7 @@ def training_megabytes(run: RunSpec, part: str, device: str) -> int:
     own = len(part_experts(part))
     kept = run.parameters * (2 * len(run.milestones) + 1)
     numbers = 3 * state_numbers(run) + kept
+    if run.family == "module":  # directions, and copies on both sides of the weights
+        numbers += 3 * run.settings.n_pert * run.parameters
     idle = _IDLE if device == "cpu" else _IDLE_ON_GPU
     return idle + own * _TEXT + 4 * numbers * own // run.experts // 1_000_000

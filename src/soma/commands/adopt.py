@@ -35,7 +35,7 @@ from soma.workflow.digests import code
 from soma.workflow.manifest import ADOPTIONS, refresh_manifest
 from soma.workflow.settings import settings_files
 
-_CODE = re.compile(r"'([a-z-]+(?:/[\w+-]+)*):([0-9a-f]{64})'")
+_CODE = re.compile(r"'([a-z-]+(?:/[\w+.:-]+)*):([0-9a-f]{64})'")
 """Format in which Snakemake records the code of a step (`soma.workflow.digests.code`)."""
 
 

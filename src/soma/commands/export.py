@@ -69,6 +69,8 @@ def refusal(run: RunSpec) -> str | None:
     """Return why a run cannot be a model folder, None if it can."""
     if run.settings.method == "eggroll":
         return "is a gated recurrent model of EGGROLL; only LSTM ensembles can be exported"
+    if run.family != "lstm":
+        return "is made of torch modules of your own; only LSTM ensembles can be exported"
     if run.clusters is not None and run.clusters != run.experts:
         return (
             f"has the first {run.experts} experts of {run.clusters}, which its router would not choose from alone; "

@@ -14,7 +14,7 @@ from soma.models.count import operations_per_token
 from soma.plan import Plan, make_plan
 from soma.report.paper import PaperValues
 from soma.report.table import significant
-from soma.runs import RunSpec, operations_of, part_experts
+from soma.runs import RunSpec, operations_of, own_method, part_experts
 
 _PILOT = {"one core of the pilot's CPU, 75 GF/s": 7.5e10}
 """Operations per second in this project's own first measurements."""
@@ -136,4 +136,7 @@ def _per_byte(run: RunSpec) -> int:
     s = run.settings
     if s.method == "eggroll":
         return operations_of(s, 1) // (s.eggroll.population * s.eggroll.tokens)
+    if run.family == "module":
+        counted: int = own_method(s.method).forward_operations(s)
+        return counted
     return operations_per_token(run.model)

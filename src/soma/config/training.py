@@ -64,9 +64,10 @@ class Eggroll(Model):
 class Training(Model):
     """Settings of a run; a recipe or an arm states only its changes."""
 
-    method: Literal["spsa", "bptt", "eggroll"] = "spsa"
-    """How an expert learns: differences along random directions (`spsa`), backpropagation through time (`bptt`), or
-    evolution strategies with rank-one perturbations (`eggroll`; a gated recurrent model, `depth` 6 in the paper)."""
+    method: Annotated[str, Field(pattern=r"^(spsa|bptt|eggroll|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")] = "spsa"
+    """How an expert learns: differences along random directions (`spsa`), backpropagation through time (`bptt`),
+    evolution strategies with rank-one perturbations (`eggroll`; a gated recurrent model, `depth` 6 in the paper), or
+    a method of your own, `module:Class` (docs/extending.md)."""
     experts: Experts = 1
     """Number of experts (N); the label of a window's cluster has 16 bits."""
     width: Positive = 32

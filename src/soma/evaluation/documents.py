@@ -16,7 +16,7 @@ from soma.evaluation.published import Published
 from soma.evaluation.rows import COLUMNS
 from soma.forward.engine import Engine
 from soma.models import gru
-from soma.runs import ITERATES, Iterate
+from soma.runs import ITERATES, Iterate, own_method
 
 Role = Literal["validation", "test", "external"]
 
@@ -73,6 +73,10 @@ def _token_losses(opened: Published, engine: Engine, update: int, iterate: Itera
         return lambda expert, windows: gru.token_losses(
             run.gru, bodies[expert], windows, nonlinearity=s.nonlinearity, separator=s.separator
         )
+    if run.family == "module":
+        model = own_method(run.settings.method).network(run.settings)
+        bodies = opened.checkpoints.bodies(update, iterate)
+        return lambda expert, windows: model.token_losses(bodies[expert], windows)
     return lstm_losses(engine, opened.experts(update, iterate))
 
 

@@ -73,7 +73,7 @@ class Routers:
 
 def _frozen_head(run: RunSpec, head: Path | None) -> Tensor | None:
     """Return the head [V, H] that all experts share, from another run or as initialised; None if they share none."""
-    if run.trains_head or run.settings.method == "eggroll":
+    if run.trains_head or run.family != "lstm":
         return None
     if head is None:
         return initialise(run.model, Stream.named(run.seed, run.kind, "init"))[1]

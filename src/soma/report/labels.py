@@ -44,6 +44,8 @@ def arm_label(arm: Arm) -> str:
         return f"EGGROLL, population {arm.eggroll.population:,}"
     if arm.method == "bptt":
         return f"BPTT N={arm.experts}"
+    if ":" in arm.method:
+        return f"{arm.method.partition(':')[2]} N={arm.experts}"
     name = "SOMA" if arm.experts > 1 else "SPSA"
     where = " on random shards" if arm.experts > 1 and arm.partition == "random" else ""
     loss = ", summed loss" if arm.loss == "summed" else ""

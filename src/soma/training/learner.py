@@ -19,12 +19,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from soma.config.training import Training
 from soma.data.windows import Rows, random_crops
 from soma.forward.engine import Engine
 from soma.models.experts import Experts
 from soma.models.lstm import initialise
 from soma.numerics.rng import Stream
-from soma.runs import RunSpec
+from soma.runs import Family, RunSpec, own_method
 from soma.training.adam import Adam
 
 _DRAWN = 1 << 15
@@ -107,34 +108,27 @@ class Learner(ABC):
         """Compute the loss of every target of windows [B, T + 1] under one expert of the group; [B, T]."""
 
 
-class LSTMLearner(Learner):
-    """LSTM experts with Adam; subclasses compute the gradient."""
+class AdamLearner(Learner):
+    """Experts that learn from batches of crops with Adam; subclasses hold the model and compute the gradient."""
 
-    experts: Experts
-    """The current iterate; its tensors are changed in place."""
+    family: ClassVar[Family] = "lstm"
+    """Kind of the model."""
 
-    def begin(self, start: Start | None) -> None:
-        run, n = self.run, len(self.group.experts)
+    def begin_with(self, weights: dict[str, Tensor], start: Start | None) -> None:
+        """Begin with weights, and with the optimiser state of a continued run."""
+        run = self.run
         self._batches = Stream.named(run.seed, run.kind, "batch")
         self._drawn = 0, np.empty((0, 0, 0, 0))
         s = run.settings
         self._body_rule = Adam(s.beta1, s.beta2, s.delta, s.weight_decay)
         self._head_rule = Adam(s.beta1, s.beta2, s.delta, 0.0)
-        if start is None:
-            body, head = initialise(run.model, Stream.named(run.seed, run.kind, "init"))
-            start = Start(Experts(run.model, body[None], head[None]))
-        self.taken = start.updates
+        self.taken = 0 if start is None else start.updates
         self.chains = [{"data": "", "probes": ""} for _ in self.group.experts]
-        first = start.experts.to(self.device)
-        theta = first.theta.expand(n, -1).clone(memory_format=torch.contiguous_format)
-        head = first.head.expand(n, -1, -1)
-        if run.trains_head:
-            head = head.clone(memory_format=torch.contiguous_format)
-        self.experts = Experts(run.model, theta, head)
-        self.weights = {"body": theta} | ({"head": head} if run.trains_head else {})
+        self.weights = weights
+        memory = {} if start is None else start.memory
         self.memory = {
             f"{name}.{moment}": torch.zeros_like(tensor) for name, tensor in self.weights.items() for moment in "mv"
-        } | {name: tensor.to(self.device, copy=True) for name, tensor in start.memory.items()}
+        } | {name: tensor.to(self.device, copy=True) for name, tensor in memory.items()}
 
     def step(self, update: int, scheduled: Scheduled) -> NDArray[np.float64]:
         s = self.run.settings
@@ -156,9 +150,6 @@ class LSTMLearner(Learner):
         """Compute gradients of the bodies [E, M] and of trained heads [E, V, H] at the current iterate, and the loss
         [E].
         """
-
-    def token_losses(self, expert: int, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
-        return self.engine.token_losses(self.experts[expert], tokens[None])[0]
 
     def _apply(self, name: str, gradient: Tensor, rule: Adam, update: int, lr: Tensor) -> None:
         steps = self.taken + update + 1
@@ -192,6 +183,34 @@ class LSTMLearner(Learner):
         return drawn[accumulation, update - first]
 
 
+class LSTMLearner(AdamLearner):
+    """LSTM experts; subclasses compute the gradient."""
+
+    experts: Experts
+    """The current iterate; its tensors are changed in place."""
+
+    @staticmethod
+    def forwards(settings: Training) -> int:
+        """Count the forward passes of a batch, for a method of one's own; a backward pass counts two."""
+        raise NotImplementedError("a method of one's own counts its forward passes in `forwards(settings)`")
+
+    def begin(self, start: Start | None) -> None:
+        run, n = self.run, len(self.group.experts)
+        if start is None:
+            body, head = initialise(run.model, Stream.named(run.seed, run.kind, "init"))
+            start = Start(Experts(run.model, body[None], head[None]))
+        first = start.experts.to(self.device)
+        theta = first.theta.expand(n, -1).clone(memory_format=torch.contiguous_format)
+        head = first.head.expand(n, -1, -1)
+        if run.trains_head:
+            head = head.clone(memory_format=torch.contiguous_format)
+        self.experts = Experts(run.model, theta, head)
+        self.begin_with({"body": theta} | ({"head": head} if run.trains_head else {}), start)
+
+    def token_losses(self, expert: int, tokens: NDArray[np.uint8]) -> NDArray[np.float64]:
+        return self.engine.token_losses(self.experts[expert], tokens[None])[0]
+
+
 LEARNERS = {
     "spsa": "soma.training.methods.spsa:SPSALearner",
     "bptt": "soma.training.methods.bptt:BPTTLearner",
@@ -201,6 +220,6 @@ LEARNERS = {
 
 
 def learner_of(method: str) -> type[Learner]:
-    """Import the class of a method."""
-    learner: type[Learner] = resolve_name(LEARNERS[method])
+    """Import the class of a method, which may be one of the user's own, `module:Class`."""
+    learner: type[Learner] = own_method(method) or resolve_name(LEARNERS[method])
     return learner

@@ -33,8 +33,10 @@ class RunCode:
 
     def evaluate(self, runs: Iterable[RunSpec]) -> str:
         """Return the code of an evaluation of runs."""
-        engines = self._engines(run for run in runs if run.settings.method != "eggroll")
-        return code(f"evaluate/{engines}" if engines else "evaluate")
+        evaluated = list(runs)
+        computes = {run.settings.method for run in evaluated if run.family == "module"}
+        computes |= self._engines(run for run in evaluated if run.family == "lstm")
+        return code(f"evaluate/{'+'.join(sorted(computes))}" if computes else "evaluate")
 
     def measure(self, name: str) -> str:
         """Return the code of a measurement at the checkpoints of runs."""
@@ -42,10 +44,10 @@ class RunCode:
             MEASUREMENTS[name].computes_with == "a runner"
         ):  # it uses the fastest runner for the device, which no run's record names
             return code(f"measure-{name}/{'cpu' if self.plan.config.compute.device == 'cpu' else 'triton'}+torch")
-        return code(f"measure-{name}/{self._engines(self.plan.measured_runs(name))}")
+        return code(f"measure-{name}/{'+'.join(sorted(self._engines(self.plan.measured_runs(name))))}")
 
-    def _engines(self, runs: Iterable[RunSpec]) -> str:
-        return "+".join(sorted({self._engine(folder) for run in runs for folder in self.plan.folders(run)}))
+    def _engines(self, runs: Iterable[RunSpec]) -> set[str]:
+        return {self._engine(folder) for run in runs for folder in self.plan.folders(run)}
 
     def _engine(self, folder: str) -> str:
         """Return the engine of one part of a run."""

@@ -18,6 +18,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from soma.catalogue import MEASUREMENTS, Measurement
@@ -102,6 +103,7 @@ def code(label: str) -> str:
 
     A label is a step and the variants it uses: `encode`, `download/sotu`, `train/spsa/cpu`, `train/eggroll`,
     `evaluate/cpu`, `measure-variance/cpu`, `table/table4`. Several names of one kind are joined: `evaluate/cpu+torch`.
+    A method of the user's own is named by its place, `module:Class`.
 
     Raises:
         SomaError: there is no such label.
@@ -164,6 +166,8 @@ class Package:
         self._meanings: dict[ast.stmt, Meaning] = {}
         self._sources: dict[Path, tuple[str, list[str]]] = {}
         self._digests: dict[str, str] = {}
+        self._own: set[str] = set()
+        """Packages of the user's own methods, whose code is followed too."""
 
     def digest(self, label: str) -> str:
         """Return the SHA-256 of everything that a label reaches."""
@@ -198,6 +202,9 @@ class Package:
         for registry, names in zip(varies, chosen, strict=True):
             entries = self._entries(registry)
             for name in names.split("+"):
+                if ":" in name:  # a method of the user's own, in a module beside the package
+                    self._own.add(name.partition(":")[0].partition(".")[0])
+                    entries[name] = name.replace(":", ".")
                 if name not in entries:
                     raise SomaError(f"the code `{label}` names `{name}`, which is not in {registry}.")
                 yield entries[name]
@@ -240,8 +247,9 @@ class Package:
         """Return a module of the package by its full name, if there is one."""
         if name not in self._modules:
             first, *words = name.split(".")
-            base = self.folder.joinpath(*words)
-            paths = (base / "__init__.py", base.with_name(f"{base.name}.py")) if first == "soma" else ()
+            folder = self.folder if first == "soma" else _beside(first) if first in self._own else None
+            base = folder.joinpath(*words) if folder else None
+            paths = (base / "__init__.py", base.with_name(f"{base.name}.py")) if base else ()
             self._modules[name] = next((_Module.read(path) for path in paths if path.is_file()), None)
         return self._modules[name]
 
@@ -267,6 +275,15 @@ class Package:
             plain = path.suffix in meaning.PLAIN
             self._sources[path] = (text, []) if plain else (meaning.of_cpp(text), meaning.includes(text))
         return self._sources[path]
+
+
+def _beside(package: str) -> Path | None:
+    """Return the folder of a package, or the path of a module without its ending; None if Python finds neither."""
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).resolve()
+    return path.parent if path.name == "__init__.py" else path.with_suffix("")
 
 
 def _function(entry: ast.Call) -> str:

@@ -67,7 +67,7 @@ def _amplifies(run: RunSpec) -> bool:
 
 def _allowed(part: Part) -> Allowed | None:
     engine, _ = part.engine()
-    common = allowed(part, engine, by_torch=part.run.settings.method == "eggroll")
+    common = allowed(part, engine, by_torch=part.run.family != "lstm")
     if common is None and not engine.exact:
         return Allowed(f"the engine {engine.name}, whose arithmetic depends on the processor")
     return common

@@ -60,7 +60,7 @@ def first_check(part: Part) -> int:
 
 
 def _allowed(part: Part, engine: Engine) -> Allowed | None:
-    common = allowed(part, engine, by_torch=part.run.settings.method == "bptt")
+    common = allowed(part, engine, by_torch=part.run.settings.method not in ("spsa", "eggroll"))
     if common is None and part.record["repeats"] == "digits":
         return Allowed(f"recorded as a run of the engine {engine.name} that repeats to some digits only")
     return common

@@ -74,11 +74,11 @@ def table2(plan: Plan, paper: PaperValues) -> Table:
     distinct: dict[tuple[int, str, int], RunSpec] = {}
     for name in plan.config.products.fixed_size.arms:
         run = plan.arm_runs[name][0]
-        family = "GRU" if run.settings.method == "eggroll" else "LSTM"
+        family = run.settings.method if run.family == "module" else run.family
         distinct.setdefault((run.experts, family, run.settings.width), run)
     rows: list[tuple[int, RunSpec | None, Mapping[str, Any]]] = []
     for (n, family, _), run in distinct.items():
-        rows.append((n, run, theirs.pop(n, {}) if family == "LSTM" else {}))
+        rows.append((n, run, theirs.pop(n, {}) if family == "lstm" else {}))
     rows += [(n, None, row) for n, row in theirs.items()]
     cells = tuple(_parameter_row(*row) for row in sorted(rows, key=lambda row: row[0]))
     columns = ("N", "head", "width", "body", "ensemble", "width (paper)", "body (paper)", "ensemble (paper)")
@@ -95,7 +95,7 @@ def _parameter_row(n: int, run: RunSpec | None, paper: Mapping[str, Any]) -> tup
     if run is None:
         ours = (NOT_RUN,) * 4
     else:
-        untied = run.settings.method == "eggroll"
+        untied = run.family != "lstm"
         head = Cell("untied" if untied else "local" if run.trains_head else "shared")
         ours = (
             head,

@@ -6,12 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from soma.config.training import Training
 from soma.estimators import bptt
 from soma.training.learner import LSTMLearner, Scheduled
 
 
 class BPTTLearner(LSTMLearner):
     """Backpropagation through time for body and head."""
+
+    @staticmethod
+    def forwards(settings: Training) -> int:
+        return 3
 
     def gradients(
         self, update: int, batches: list[NDArray[np.uint8]], scheduled: Scheduled

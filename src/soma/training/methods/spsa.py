@@ -7,8 +7,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from soma.config.training import Training
 from soma.estimators import spsa
 from soma.forward.probes import Probes
+from soma.models.count import spsa_forwards
 from soma.numerics.rng import Stream
 from soma.training.learner import LSTMLearner, Scheduled
 
@@ -18,6 +20,10 @@ class SPSALearner(LSTMLearner):
 
     With `alternating` differences, directions are numbered by pairs of updates: 2t and 2t + 1 use those of t.
     """
+
+    @staticmethod
+    def forwards(settings: Training) -> int:
+        return spsa_forwards(settings.n_pert, settings.difference)
 
     def gradients(
         self, update: int, batches: list[NDArray[np.uint8]], scheduled: Scheduled
