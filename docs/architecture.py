@@ -24,7 +24,7 @@ LAYERS = (
     ("inference", "analysis"),
     ("measurements",),
     ("report",),
-    ("workflow", "steps"),
+    ("workflow", "steps", "preflight"),
     ("commands",),
     ("cli",),
 )
