@@ -1,13 +1,16 @@
 """`soma preflight` against a Slurm that the test starts, with faults injected, and its parsers on recorded output."""
 
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from soma.cli import main
+from soma.commands import preflight
 from soma.config.training import Compute
-from soma.preflight import disk, slurm
+from soma.preflight import disk, node, slurm
 from soma.preflight.jobs import Job
 from soma.preflight.slurm import Node, Partition, Request
 from tests.cluster.slurm import MISSING, Slurm
@@ -171,3 +174,18 @@ def test_a_disk_and_a_quota_that_are_too_small(tmp_path, monkeypatch):
     command(tmp_path, monkeypatch, "quota", f"{table} /dev/y 5 7 8 1 0 0\n /dev/x 900* 1000 1200 5 0 0")
     assert disk.quota_left(tmp_path) == 100 * 1024
     assert "free on your quota" in disk.check_disk(tmp_path, {"text": 2e5}).sentence
+
+
+def test_the_command_is_one_screen_and_its_status_says_whether_all_is_ready(project, monkeypatch, capsys):
+    """On this machine, with a stand-in for the engine's check, which test_check.py tests."""
+    monkeypatch.chdir(project.folder)
+    for problem, status in ((None, 0), ("the engine is wrong", 1)):
+        monkeypatch.setattr(
+            preflight, "facts_of", lambda *_, p=problem: node.Facts(host="here", engine="cpu", problem=p)
+        )
+        assert main(["preflight", "--configfile", "config/toy.yaml", "--rate", "1e10"]) == status
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[1] for line in lines] == ["plan", "memory", "cores", "disk", "engine", "cost"]
+        assert ("failed" in lines[4]) == bool(status)
+        assert re.search(r"device-hours of updates at 1e\+10/s \(--rate\)", lines[-1])
+    assert not (project.folder / "results").exists()
