@@ -39,7 +39,9 @@ def models(results: Path) -> None:
         loss = f"{losses[name]:.3f}" if name in losses else "-"
         print(f"{name:36} {run.experts:4} {run.settings.width:6} {run.parameters:11,} {loss:>10}{pull}")
     print("(test loss: nats per byte after the last update, averaging at most 4 experts; - if Table 4 has no such arm)")
-    print(f"not listed: {unshipped} runs whose weights are not shipped, {refused} that are no ensembles of LSTM experts")
+    print(
+        f"not listed: {unshipped} runs whose weights are not shipped, {refused} that are no ensembles of LSTM experts"
+    )
     print(f"soma export --campaign {results} --run RUN --output FOLDER writes one.")
 
 

@@ -71,7 +71,7 @@ def _checks(
         yield from checks
         if all(check.status != "failed" for check in checks[:-1]):
             training = [request for request in requests if request.rule.startswith("train")] or requests
-            yield from slurm.check_node(max(training, key=lambda r: r.gpus), compute, results, wait)
+            yield from slurm.check_node(min(training, key=lambda r: r.gpus), compute, results, wait)
         else:
             yield Check(
                 "short job", "warning", "not sent, since Slurm would refuse others; call this again afterwards."

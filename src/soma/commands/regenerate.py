@@ -115,4 +115,3 @@ def _verdict(results: Path, comparisons: Sequence[Comparison]) -> str:
         f"{results}: {kinds['tables']} tables, {kinds['figures']} figures and {made - kinds['tables'] - kinds['figures']} "
         f"other results made again from rows; all came out as published ({how}){missing}"
     )
-

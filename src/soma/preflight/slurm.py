@@ -67,6 +67,7 @@ class Request:
     minutes: int
     megabytes: int
     cores: int
+    """Cores and GPUs of each node."""
     gpus: int
 
     @property
@@ -92,7 +93,8 @@ def requests_of(jobs: Sequence[Job]) -> list[Request]:
         words |= {"account": f"-A {shlex.quote(account)}" if account else ""}
         words |= {"partition": f"-p {shlex.quote(partition)}" if partition else ""}
         call = get_submit_command(SimpleNamespace(threads=job.threads, resources=job.resources), words)
-        options = [word for word in shlex.split(call + set_gres_string(job))[1:] if word != "--parsable"]
+        options = shlex.split(call + set_gres_string(job))[1:]
+        options = [word for word in options if not word.startswith(("--parsable", "--signal"))]
         if "--mem" in options:
             at = options.index("--mem")
             del options[at : at + 2]
@@ -106,8 +108,8 @@ def requests_of(jobs: Sequence[Job]) -> list[Request]:
             same[0].resources.get("slurm_account"),
             same[0].number("runtime"),
             max(job.number("mem_mb") for job in same),
-            same[0].threads,
-            same[0].gpus,
+            same[0].threads // (same[0].number("nodes") or 1),
+            same[0].gpus // (same[0].number("nodes") or 1),
         )
         for words, same in kinds.items()
     ]
@@ -279,7 +281,7 @@ def check_node(request: Request, compute: Compute, results: Path, patience: floa
         here, question, log = (shlex.quote(str(path)) for path in (Path.cwd(), folder / QUESTION, folder / "log"))
         node = [sys.executable, "-m", "soma.preflight.node", str(folder), compute.engine, compute.device]
         script = f"cd {here} && test -f {question} || exit {_UNSEEN}\n{shlex.join(node)} > {log} 2>&1"
-        options = [word for word in request.options if not word.startswith(("--signal", "--exclusive"))]
+        options = [word for word in request.options if word != "--exclusive"]
         answer = _run("sbatch", "--parsable", *options, f"--time={_MINUTES}", f"--wrap={script}")
         if answer.returncode:
             return [Check("short job", "failed", f"Slurm does not take it: {_last(answer.stderr)}.")]
