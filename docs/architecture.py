@@ -24,7 +24,7 @@ LAYERS = (
     ("inference", "analysis", "web"),
     ("measurements",),
     ("report",),
-    ("workflow", "steps"),
+    ("workflow", "steps", "preflight"),
     ("commands",),
     ("cli",),
 )

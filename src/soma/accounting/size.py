@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from soma.plan import Plan
 from soma.runs import RunSpec, part_experts
 
 _IDLE, _IDLE_ON_GPU = 1500, 4000
@@ -32,3 +33,18 @@ def training_megabytes(run: RunSpec, part: str, device: str) -> int:
         numbers += 3 * run.settings.n_pert * run.parameters
     idle = _IDLE if device == "cpu" else _IDLE_ON_GPU
     return idle + own * _TEXT + 4 * numbers * own // run.experts // 1_000_000
+
+
+def stored_bytes(plan: Plan) -> dict[str, float]:
+    """Return the bytes that a campaign writes, by what they are; those of text only if its size is configured."""
+    runs = list(plan.runs.values())
+    out: dict[str, float] = {
+        "final weights": sum(4 * run.parameters * (3 if run.keep_memory else 1) for run in runs),
+        "earlier milestones and averages": sum(4 * run.parameters * (2 * len(run.milestones) - 1) for run in runs),
+        "last legs": sum(4 * state_numbers(run) for run in runs if run.leg is not None),
+    }
+    if held := getattr(plan.config.data.train, "bytes", None):
+        out["text"] = held
+        out["text of shards"] = held * len({run.shards for run in runs})
+        out["router features"] = held // plan.config.data.window * plan.config.routing.svd * 4
+    return out

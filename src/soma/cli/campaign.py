@@ -1,4 +1,4 @@
-"""Subcommands for a whole campaign: `soma plan`, `status`, `verify`, `regenerate`, `replay`, `adopt` and `snapshot`."""
+"""Subcommands for a whole campaign: `soma plan`, `preflight`, `status`, `verify`, `regenerate`, `replay`, `adopt`, `snapshot`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ _PLAN = """\
 Print what a campaign will cost before anything runs: runs, jobs, arithmetic operations, device-hours by a named
 convention, and disk space. Only the configuration is read. Overlays are merged over config/config.yaml, as with
 Snakemake's --configfile."""
+
+_PREFLIGHT = """\
+Check before a campaign is started that the place has what its jobs ask for, one line for each check. With a profile
+for Slurm: partitions, accounts, time limits and nodes, the folder, and the engine, by one short job; without: this
+machine. Disk and quota are checked, and the cost is told. The exit status is 1 if a check fails."""
 
 _STATUS = """\
 Print how much of a campaign is done, running and left, and how long the rest will take at the speed so far. Only files
@@ -54,6 +59,11 @@ def add_commands(commands: Any) -> None:
     c = add_command(commands, "plan", "Print what a campaign will cost", _PLAN)
     _overlays(c)
     c.add_argument("--rate", type=float, help="operations per second of your device, for one more line of device-hours")
+    c = add_command(commands, "preflight", "Check that a cluster or machine is ready for a campaign", _PREFLIGHT)
+    _overlays(c)
+    c.add_argument("--workflow-profile", type=Path, help="profile of a cluster, such as profiles/slurm")
+    c.add_argument("--rate", type=float, help="operations per second of your device, for the cost")
+    c.add_argument("--wait", type=float, default=600.0, help="seconds to wait for the short job (default: 600)")
     c = add_command(commands, "status", "Print what is done, running and left", _STATUS)
     _overlays(c)
     c = add_command(commands, "verify", "Check every file of a campaign", _VERIFY)

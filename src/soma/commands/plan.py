@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from soma.accounting.schedule import nodes_of, seconds_of, workers_of
-from soma.accounting.size import state_numbers
+from soma.accounting.size import stored_bytes
 from soma.config.campaign import BASE, load
 from soma.errors import SomaError
 from soma.models.count import operations_per_token
@@ -41,21 +41,11 @@ def _plan_lines(planned: Plan, rate: float | None) -> list[str]:
         lines.append(f"{name:20} {len(group):5} {sum(len(planned.parts(r)) for r in group):6} {significant(spent):>12}")
     lines += [f"{'total':20} {len(runs):5} {jobs:6} {significant(total):>12}", ""]
     lines.append("device-hours of the updates (validation, evaluation, preprocessing and measurements excluded)")
-    for name, per_second in (_rates() | ({"--rate": rate} if rate else {})).items():
+    for name, per_second in (rates() | ({"--rate": rate} if rate else {})).items():
         lines.append(f"  {significant(total / per_second / 3600):>10} h  at {per_second:.3g}/s: {name}")
     lines += ["", *_jobs(planned, rate)]
-    final = sum(4 * run.parameters * (3 if run.keep_memory else 1) for run in runs)
-    legs = sum(4 * state_numbers(run) for run in runs if run.leg is not None)
-    milestones = sum(4 * run.parameters * (2 * len(run.milestones) - 1) for run in runs)
-    lines += [
-        "",
-        f"disk: {significant(final / 1e9)} GB of final weights, {significant(milestones / 1e9)} GB of earlier "
-        f"milestones and averages, {significant(legs / 1e9)} GB of last legs",
-    ]
-    held = getattr(planned.config.data.train, "bytes", None)
-    if held:
-        vectors = held // planned.config.data.window * planned.config.routing.svd * 4
-        lines[-1] += f", {significant(held / 1e9)} GB of text, {significant(vectors / 1e9)} GB of router features"
+    stored = [f"{significant(n / 1e9)} GB of {what}" for what, n in stored_bytes(planned).items()]
+    lines += ["", f"disk: {', '.join(stored)}"]
     sizes = f"{'arm':36} {'N':>4} {'width':>6} {'parameters':>11} {'expert':>11} {'served':>11}"
     lines += ["", f"{sizes} {'updates':>10} {'operations':>11} seeds"]
     for arm, of_arm in planned.arm_runs.items():
@@ -117,7 +107,7 @@ def runs_by_group(planned: Plan) -> dict[str, list[RunSpec]]:
     return {name: runs for name, runs in groups.items() if runs}
 
 
-def _rates() -> dict[str, float]:
+def rates() -> dict[str, float]:
     """Return named numbers of operations per second."""
     paper = PaperValues(BASE.with_name("paper_values.yaml")).tables
     update, gpu = paper["update"], paper["source"]["gpu"]
