@@ -7,7 +7,8 @@ is timed, its losses must agree with ours to 1e-4 nats, and its gradients to 1e-
 
 Every ratio is the median over interleaved rounds in one process on one core, in processor time of all its threads.
 JAX is optional: `pip install --group peers` (pip 25.1 or newer); without it, its rows are left out.
-`--readme` writes the table into README.md, `--quick` times two small cases of each method.
+`--readme` writes the table into README.md, `--quick` times two small cases of each method, and `--only gradients` (or
+`losses`) measures one method again and keeps the recorded rows of the other, if machine and software are the same.
 
 Shapes: J directions, E experts, B sequences, T predicted bytes, D width, H embedding width, V bytes.
 """
@@ -336,12 +337,24 @@ def write_readme(result: dict[str, Any], readme: Path) -> None:
     readme.write_text(f"{before}<!-- peers: begin -->\n\n{table(result)}\n\n<!-- peers: end -->{after}")
 
 
+def kept(new: dict[str, Any], recorded: dict[str, Any], method: str) -> list[Any]:
+    """Return the recorded rows of a method; refuse those of another machine, other software or other rounds."""
+    settings = [(r["machine"] | {"load_average": None}, r["rounds"]) for r in (new, recorded)]
+    if settings[0] != settings[1]:
+        raise SystemExit(
+            f"the rows of {method} were recorded with {settings[1]}, not {settings[0]}; measure both methods."
+        )
+    rows: list[Any] = recorded[method]
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three rounds instead of nine, two cases of each method")
     parser.add_argument(
         "--readme", action="store_true", help="only write the table of the recorded JSON into README.md"
     )
+    parser.add_argument("--only", choices=("gradients", "losses"), help="measure one method, keep the other's rows")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
     arguments = parser.parse_args()
     if arguments.readme:
@@ -355,6 +368,10 @@ def main() -> None:
     engine, repeats = CpuEngine(), 3 if arguments.quick else 9
     versions = {"jax": version("jax") if find_spec("jax") else None}
     result: dict[str, Any] = {"machine": machine(engine) | versions, "rounds": repeats, "losses": [], "gradients": []}
+    methods = (arguments.only,) if arguments.only else ("gradients", "losses")
+    if arguments.only:
+        (other,) = {"gradients", "losses"} - {arguments.only}
+        result[other] = kept(result, json.loads(arguments.output.read_text()), other)
 
     def report(method: str, row: dict[str, Any], case: tuple[int, ...]) -> None:
         result[method].append(row)
@@ -362,10 +379,12 @@ def main() -> None:
         print(f"{method} {case}: {ratios}{'' if row.get('meets_targets', True) else '   below target'}", flush=True)
         arguments.output.write_text(json.dumps(result, indent=1) + "\n")
 
-    for case in GRADIENTS[:2] if arguments.quick else GRADIENTS:
-        report("gradients", gradients_row(case, repeats), case)
-    for case in LOSSES[:2] if arguments.quick else LOSSES:
-        report("losses", losses_row(engine, case, repeats), case)
+    if "gradients" in methods:
+        for case in GRADIENTS[:2] if arguments.quick else GRADIENTS:
+            report("gradients", gradients_row(case, repeats), case)
+    if "losses" in methods:
+        for case in LOSSES[:2] if arguments.quick else LOSSES:
+            report("losses", losses_row(engine, case, repeats), case)
     print(table(result))
 
 

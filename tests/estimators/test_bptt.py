@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -178,3 +181,31 @@ def test_accumulated_batches_are_averaged_and_weights_stay():
     assert torch.equal(experts.theta, before[0])
     assert torch.equal(experts.head, before[1])
     assert not experts.theta.requires_grad
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc's allocator is told to keep memory")
+def test_memory_of_activations_is_kept_between_gradients():
+    # In a process of its own, whose first thresholds are so low that every large activation is mapped anew: ten
+    # thousand page faults for each gradient, unless the estimator raises them.
+    faults = """
+import ctypes, resource
+import numpy as np, torch
+from soma.estimators import bptt
+from soma.models import lstm
+from soma.models.experts import Experts
+from soma.models.spec import LSTMSpec
+from soma.numerics.rng import Stream
+
+torch.set_num_threads(1)
+ctypes.CDLL(None).mallopt(-3, 1 << 16)
+ctypes.CDLL(None).mallopt(-1, 1 << 16)
+body, head = lstm.initialise(LSTMSpec(43), Stream.named(0, "memory"))
+experts = Experts(LSTMSpec(43), body[None], head[None])
+tokens = np.zeros((1, 16, 129), np.uint8)
+for _ in range(4):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    bptt.gradient(experts, [tokens], "full")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+    found = subprocess.run([sys.executable, "-c", faults], capture_output=True, text=True, check=True)
+    assert int(found.stdout) < 500

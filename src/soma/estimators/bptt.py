@@ -8,6 +8,8 @@ Shapes: E experts, B sequences, T predicted bytes, M body parameters, V bytes, H
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Sequence
 from functools import cache
 from typing import Literal
@@ -21,6 +23,9 @@ from soma.models import lstm
 from soma.models.experts import Experts
 
 HeadPath = Literal["full", "decoder"]
+
+_KEPT = 256 << 20
+"""Bytes of freed memory that the process keeps, several times the activations of an expert."""
 
 _ROWS = 256
 """Rows of logits in memory at once: few enough for a processor's cache, where all passes over them are fast."""
@@ -40,6 +45,7 @@ def gradient(
     """
     if not _has_fused(experts):
         return _together(experts, batches, head_path, lstm.unrolled)
+    _keep_freed_memory()
     # Experts share no parameters, and the activations of one fit in a processor's cache.
     one_by_one = [
         _together(expert, [tokens[e : e + 1] for tokens in batches], head_path, fused)
@@ -72,6 +78,18 @@ def _has_fused(experts: Experts) -> bool:
     """Return whether oneDNN has an LSTM for these weights; elsewhere torch's own is no faster than `unrolled`."""
     weights = experts.theta
     return weights.device.type == "cpu" and weights.dtype == torch.float32 and torch.backends.mkldnn.is_available()
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Let glibc keep the activations' memory between gradients; other C libraries are left as they are.
+
+    Otherwise it may return them to the system after every expert, whose pages then fault again: up to a sixth of the
+    time at widths 43 and 63 (benchmarks/peers.py).
+    """
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "gnu_get_libc_version"):
+        for option, value in ((-1, _KEPT), (-3, 32 << 20)):  # M_TRIM_THRESHOLD; M_MMAP_THRESHOLD, its largest value
+            library.mallopt(option, value)
 
 
 @cache

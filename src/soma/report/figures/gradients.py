@@ -57,7 +57,8 @@ def figure4(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
         theirs += [{"phase": phase, "update": given["updates"], "difference": -value} for value in given[key]]
     note = (
         f"{_sizes(plan, (*product.early, *product.late))}. Above: mean test loss over seeds. Below: the paired "
-        f"difference; below zero independent losses are better. {INTERVALS} Crosses: the paper's seeds, N = "
+        f"difference; below zero independent losses are better. At update 0 both arms have the same weights, so it "
+        f"is 0. {INTERVALS} Crosses: the paper's seeds, N = "
         f"{paper.tables['figure4']['early']['n']}, on its own text, at its own number of updates."
     )
     from_seed = plan.arms[product.early[0]].start == "seed"
@@ -154,7 +155,7 @@ def figure10(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     theirs = overlay.variance(plan, paper) if most == paper.tables["table1"]["n_pert"] else []
     why = _why(plan, drawn[drawn["n_pert"] == most])
     note = (
-        "Points: measured in FP32; squares: in FP64; lines: predicted. Means over "
+        "Points: measured in FP32; squares: in FP64; lines: predicted. Text: each expert's own validation. Means over "
         f"{span([len(plan.arm_runs[arm]) for arm in product.arms])} runs (n, seeds) and {product.chunks} chunks; "
         f"bars: 95 % of one run and chunk over its {product.probes} probes. {why} "
         + (f"Crosses: the paper's after 10,000 updates, n_pert = {most}." if theirs else ELSEWHERE)
@@ -254,7 +255,8 @@ def figure11(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
     }  # fmt: skip
     drawn = rows[[c for c in dict.fromkeys(columns["variance"] + columns["split"]) if c in rows]]
     note = (
-        f"{_sizes(plan, [plan.config.products.objective.arm])}. A point per run, with its own marker; bars: 95 % over "
+        f"{_sizes(plan, [plan.config.products.objective.arm])}. Training text; FP32 losses, FP64 differences. "
+        f"A point per run, with its own marker; bars: 95 % over "
         f"sets of probes. Dashes and lines: predicted, right for each run{_noise(split)}. Rings: the smallest "
         "measured error; strokes at the foot: the B predicted to be best."
         + (" Cross: the paper's ratio." if theirs else "")
