@@ -1,4 +1,4 @@
-"""Subcommands for a whole campaign: `soma plan`, `preflight`, `status`, `verify`, `regenerate`, `replay`, `adopt`, `snapshot`."""
+"""Subcommands for a whole campaign: `soma plan`, `preflight`, `status`, `verify`, `regenerate`, `replay`, `adopt` ..."""
 
 from __future__ import annotations
 
