@@ -1,4 +1,4 @@
-"""Subcommands for a whole campaign: `soma plan`, `preflight`, `status`, `verify`, `regenerate`, `replay`, `adopt` ..."""
+"""Subcommands for a whole campaign: `soma plan`, `preflight`, `status`, `verify`, `regenerate`, `replay` and others."""
 
 from __future__ import annotations
 
