@@ -154,7 +154,8 @@ def test_a_rule_its_subcommand_its_module_and_its_log_have_one_name():
         step = import_module(f"soma.steps.{act}")
         assert callable(getattr(step, act))
         assert re.search(
-            rf'log:\n        f"{{LOGS}}/{name.replace("_", "-")}[.-]|log:\n        f"{{LOGS}}/{command[1]}[.-]', rule
+            rf'log:\n        f"{{LOGS}}/{name.replace("_", "-")}[.{{-]|log:\n        f"{{LOGS}}/{command[1]}[.{{-]',
+            rule,
         ), name
     acts = {path.stem for path in (SOURCE / "steps").glob("*.py")} - {"__init__"}
     assert acts == {c.replace("-", "_") for c in re.findall(r'"\{SOMA\} ([\w-]+)', text)}

@@ -22,7 +22,7 @@ from soma.models.experts import Experts
 from soma.models.lstm import initialise
 from soma.models.spec import LSTMSpec
 from soma.numerics.rng import Stream
-from soma.routing.features import Features, build_features, sample_ids, transform_all
+from soma.routing.features import Features, build_features, sample_ids, transform_part
 from soma.routing.router import Router, build_router
 
 EXPERTS, K, PREFIX, WINDOW = 5, 3, 24, 80
@@ -92,9 +92,9 @@ def make(directory: Path) -> Tiny:
     corpus = ArrayOfWindows(rows_of(texts, 256))
     settings = Routing(min_df=3, svd=24, sample=800, features=3000)
     features = build_features(corpus, settings, 0, directory / "features")
-    transform_all(corpus, features, directory / "vectors.npy", workers=1)
+    transform_part(corpus, features, directory / "vectors.npy", workers=1)
     ids = sample_ids(len(corpus), settings, 0)
-    build_router(directory / "vectors.npy", ids, features, EXPERTS, settings, 0, directory / "router")
+    build_router([directory / "vectors.npy"], ids, features, EXPERTS, settings, 0, directory / "router")
     record = write(directory / "model", make_experts(SPEC, EXPERTS, shared=False), directory)
     return Tiny(texts, directory / "features", directory / "router", directory / "model", record)
 

@@ -18,7 +18,7 @@ from soma.data.sets import TestSet, ValidationSet, write_set
 from soma.data.shards import build_shards
 from soma.data.windows import TrainWindows
 from soma.files.atomic import write_json
-from soma.routing.features import Features, build_features, sample_ids, transform_all
+from soma.routing.features import Features, build_features, sample_ids, transform_part
 from soma.routing.router import Router, assign_all, build_router
 from soma.runs import RunSpec
 from soma.steps.evaluate import evaluate
@@ -92,11 +92,11 @@ def _data(results: Path, work: Path) -> None:
     windows = TrainWindows(results / "corpus/train", WINDOW)
     routing = Routing(min_df=3, svd=8, sample=400, features=500)
     features = build_features(windows, routing, 0, results / "routing/features")
-    transform_all(windows, features, work / "vectors.npy", workers=1)
+    transform_part(windows, features, work / "vectors.npy", workers=1)
     router = results / "routing/router-n2"
-    build_router(work / "vectors.npy", sample_ids(len(windows), routing, 0), features, EXPERTS, routing, 0, router)
+    build_router([work / "vectors.npy"], sample_ids(len(windows), routing, 0), features, EXPERTS, routing, 0, router)
     loaded = Router.load(router, Features.load(results / "routing/features"))
-    assign_all(work / "vectors.npy", loaded, work / "labels.npy")
+    assign_all([work / "vectors.npy"], loaded, work / "labels.npy")
     validation, labels = np.arange(len(windows)) % 8 == 0, np.load(work / "labels.npy", allow_pickle=False)
     build_shards("clusters", EXPERTS, windows, validation, 0, results / "shards/clusters-n2", labels)
     build_shards("iid", 1, windows, validation, 0, results / "shards/iid-n1")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from routing_corpus import ArrayWindows, Made, to_rows
 
 from soma.config.routing import Routing
-from soma.routing.features import build_features, sample_ids, transform_all
+from soma.routing.features import build_features, sample_ids, transform_part
 from soma.routing.router import build_router
 
 
@@ -32,7 +32,7 @@ def made(wiki: tuple[ArrayWindows, NDArray[np.str_]], tmp_path_factory: pytest.T
     directory = tmp_path_factory.mktemp("routing")
     settings = Routing(min_df=3, svd=48, sample=1200)
     features = build_features(windows, settings, 0, directory / "features")
-    transform_all(windows, features, directory / "vectors.npy", workers=1)
+    transform_part(windows, features, directory / "vectors.npy", workers=1)
     ids = sample_ids(len(windows), settings, 0)
-    router = build_router(directory / "vectors.npy", ids, features, 7, settings, 0, directory / "router")
+    router = build_router([directory / "vectors.npy"], ids, features, 7, settings, 0, directory / "router")
     return Made(windows, settings, directory, features, directory / "vectors.npy", router)

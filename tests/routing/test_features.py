@@ -15,7 +15,7 @@ from soma.config.routing import Routing
 from soma.errors import SomaError
 from soma.files.atomic import read_json
 from soma.numerics.rng import Stream
-from soma.routing.features import Features, build_features, open_vectors, sample_ids, transform_all
+from soma.routing.features import Features, build_features, open_vectors, sample_ids, transform_part
 
 
 def test_equals_a_plain_scikit_learn_pipeline(made: Made) -> None:
@@ -44,7 +44,7 @@ def test_a_row_depends_on_its_window_alone(made: Made) -> None:
 
 
 def test_streaming_is_independent_of_workers_and_chunks(made: Made, tmp_path: Path) -> None:
-    transform_all(made.windows, made.features, tmp_path / "a.npy", workers=2, chunk=101)
+    transform_part(made.windows, made.features, tmp_path / "a.npy", workers=2, chunk=101)
     assert (tmp_path / "a.npy").read_bytes() == made.vectors.read_bytes()
     np.testing.assert_array_equal(open_vectors(made.vectors), made.features.transform(made.windows.rows))
 
@@ -67,7 +67,7 @@ def test_invalid_utf8_is_dropped_and_windows_without_words_are_blank(made: Made,
     mean = made.features.mean_D.astype(float)
     np.testing.assert_allclose(made.features.blank_D, -mean / np.linalg.norm(mean), atol=1e-6)
     assert made.features.count_blank(x_ND) == 4
-    assert transform_all(ArrayWindows(to_rows(texts)), made.features, tmp_path / "x.npy", workers=1) == 4
+    assert transform_part(ArrayWindows(to_rows(texts)), made.features, tmp_path / "x.npy", workers=1) == 4
 
 
 def test_blank_windows_of_the_sample_are_recorded(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from routing_corpus import ArrayWindows, Made
 from soma.errors import SomaError
 from soma.files.atomic import read_json
 from soma.numerics.rng import Stream
-from soma.routing.features import build_features, open_vectors, sample_ids
+from soma.routing.features import build_features, open_vectors, sample_ids, transform_part
 from soma.routing.router import Router, agreement, assign_all, build_router, describe
 
 PREFIX = 128
@@ -89,7 +89,7 @@ def test_labels_do_not_depend_on_chunks(made: Made, tmp_path: Path) -> None:
     labels = assigned(made)
     pieces = [made.router.assign(x_ND[a : a + 37]) for a in range(0, len(x_ND), 37)]
     np.testing.assert_array_equal(np.concatenate(pieces), labels)
-    sizes = assign_all(made.vectors, made.router, tmp_path / "labels.npy")
+    sizes = assign_all([made.vectors], made.router, tmp_path / "labels.npy")
     stored = np.load(tmp_path / "labels.npy", allow_pickle=False)
     assert stored.dtype == np.uint16
     np.testing.assert_array_equal(stored, labels)
@@ -156,7 +156,7 @@ def test_the_record_counts_what_the_arrays_hold(made: Made) -> None:
 
 def test_fitting_again_gives_the_same_bytes(made: Made, tmp_path: Path) -> None:
     ids = sample_ids(1500, made.settings, 0)
-    build_router(made.vectors, ids, made.features, 7, made.settings, 0, tmp_path / "r")
+    build_router([made.vectors], ids, made.features, 7, made.settings, 0, tmp_path / "r")
     for name in ("router.json", "router.npz"):
         assert (tmp_path / "r" / name).read_bytes() == (made.directory / "router" / name).read_bytes()
 
@@ -193,8 +193,47 @@ def test_other_features_are_refused(made: Made, tmp_path: Path) -> None:
     other = build_features(made.windows, made.settings.model_copy(update={"svd": 8}), 0, tmp_path / "f")
     with pytest.raises(SomaError, match="fitted on other features"):
         Router.load(made.directory / "router", other)
-    with pytest.raises(SomaError, match="does not fit"):
-        build_router(made.vectors, np.arange(100), other, 2, made.settings, 0, tmp_path / "r")
-    with pytest.raises(SomaError, match="48 dimensions but the router has 8"):
-        assign_all(made.vectors, replace(made.router, features=other), tmp_path / "labels.npy")
+    with pytest.raises(SomaError, match="48 dimensions but the features have 8"):
+        build_router([made.vectors], np.arange(100), other, 2, made.settings, 0, tmp_path / "r")
+    with pytest.raises(SomaError, match="48 dimensions but the features have 8"):
+        assign_all([made.vectors], replace(made.router, features=other), tmp_path / "labels.npy")
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("parts", [1, 3, 7])
+def test_any_number_of_parts_gives_the_same_bytes(made: Made, tmp_path: Path, parts: int) -> None:
+    names = [f"{i + 1}-of-{parts}" for i in range(parts)]
+    files = [tmp_path / f"{name}.npy" for name in names]
+    for name, file in reversed(list(zip(names, files, strict=True))):  # a part needs no other
+        transform_part(made.windows, made.features, file, workers=1, part=name)
+    whole = open_vectors(made.vectors)
+    assert np.concatenate([open_vectors(file) for file in files]).tobytes() == whole.tobytes()
+    assert [len(open_vectors(file)) for file in files] != [len(whole)] * parts or parts == 1
+
+    ids = sample_ids(len(made.windows), made.settings, 0)
+    build_router(files, ids, made.features, 7, made.settings, 0, tmp_path / "router")
+    for name in ("router.json", "router.npz"):
+        assert (tmp_path / "router" / name).read_bytes() == (made.directory / "router" / name).read_bytes()
+
+    sizes = assign_all(files, made.router, tmp_path / "labels.npy")
+    assign_all([made.vectors], made.router, tmp_path / "whole.npy")
+    assert (tmp_path / "labels.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
+    assert sizes.sum() == len(whole)
+
+
+def test_a_missing_damaged_or_unknown_part_is_one_sentence(made: Made, tmp_path: Path) -> None:
+    files = [tmp_path / f"{i}.npy" for i in (1, 2)]
+    for i, file in enumerate(files, start=1):
+        transform_part(made.windows, made.features, file, workers=1, part=f"{i}-of-2")
+    ids = sample_ids(len(made.windows), made.settings, 0)
+    with pytest.raises(SomaError, match=r"1\.npy ends before the sample of windows does"):
+        build_router(files[:1], ids, made.features, 7, made.settings, 0, tmp_path / "r")
+    data = bytearray(files[1].read_bytes())
+    data[len(data) // 2] ^= 1
+    files[1].write_bytes(data)
+    with pytest.raises(SomaError, match=r"2\.npy does not have the values"):
+        assign_all(files, made.router, tmp_path / "labels.npy")
+    assert not (tmp_path / "labels.npy").exists()
+    for part in ("0-of-2", "3-of-2", "1-of-0", "x"):
+        with pytest.raises(SomaError, match=f"`{part}` is no part of the training windows"):
+            transform_part(made.windows, made.features, tmp_path / "x.npy", workers=1, part=part)

@@ -75,6 +75,17 @@ CODE = RunCode(PLAN, Path(RUNS))
 SOMA = f"{shlex.quote(sys.executable)} -m soma.cli"
 
 
+scattergather:
+    windows=CONFIG.compute.parts,
+
+
+# Jobs that divide the training windows have one file each; one job alone has the name of the whole.
+PART = "-{scatteritem}" if CONFIG.compute.parts > 1 else ""
+VECTORS = (
+    gather.windows(f"{ROUTING}/vectors{PART}.npy") if PART else f"{ROUTING}/vectors.npy"
+)
+
+
 wildcard_constraints:
     role="train|validation|test|external",
     partition="clusters|random|iid",

@@ -30,11 +30,11 @@ rule transform:
         TRAIN,
         FEATURES,
     output:
-        f"{ROUTING}/vectors.npy",
+        f"{ROUTING}/vectors{PART}.npy",
     log:
-        f"{LOGS}/transform.log",
+        f"{LOGS}/transform{PART}.log",
     benchmark:
-        f"{BENCHMARKS}/transform.tsv"
+        f"{BENCHMARKS}/transform{PART}.tsv"
     threads: CONFIG.compute.workers
     resources:
         mem_mb=16000,
@@ -44,16 +44,17 @@ rule transform:
         settings=settings("vectors"),
         file=SETTINGS.path("vectors"),
     message:
-        "Computing the features of every training window"
+        "Computing the features of the training windows"
     shell:
         "{SOMA} transform --log {log} --settings {params.file} --train {CORPUS}/train"
         " --features {ROUTING}/features --output {output} --workers {threads}"
+        + (" --part {wildcards.scatteritem}" if PART else "")
 
 
 rule fit_router:
     input:
         FEATURES,
-        vectors=f"{ROUTING}/vectors.npy",
+        vectors=VECTORS,
     output:
         files_in(f"{ROUTING}/router-n{{n}}", "router.json", "router.npz"),
     log:
@@ -79,7 +80,7 @@ rule assign:
         TRAIN,
         FEATURES,
         f"{ROUTING}/router-n{{n}}/router.json",
-        vectors=f"{ROUTING}/vectors.npy",
+        vectors=VECTORS,
     output:
         labels=f"{ROUTING}/labels-n{{n}}.npy",
         clusters=f"{ROUTING}/clusters-n{{n}}.json",

@@ -33,12 +33,15 @@ def add_commands(commands: Any) -> None:
     c.add_argument("--role", choices=_ROLES, required=True)
 
     add("fit-features", "Fit tf-idf weights and an SVD on a sample of windows", "settings", "train", "output")
-    c = add("transform", "Compute the features of every window", "settings", "train", "features", "output")
+    c = add("transform", "Compute the features of a part of the windows", "settings", "train", "features", "output")
     c.add_argument("--workers", type=int, default=1)
-    c = add("fit-router", "Fit balanced clusters", "settings", "features", "vectors", "output")
+    c.add_argument("--part", default="1-of-1", help="such as 3-of-7")
+    c = add("fit-router", "Fit balanced clusters", "settings", "features", "output")
+    c.add_argument("--vectors", type=Path, nargs="+", required=True)
     c.add_argument("--experts", type=int, required=True)
-    add("assign", "Assign every window to a cluster",
-        "settings", "train", "features", "vectors", "router", "labels", "clusters")  # fmt: skip
+    c = add("assign", "Assign every window to a cluster",
+            "settings", "train", "features", "router", "labels", "clusters")  # fmt: skip
+    c.add_argument("--vectors", type=Path, nargs="+", required=True)
     c = add("shard", "Divide the windows among experts", "settings", "train", "output")
     c.add_argument("--partition", choices=("clusters", "random", "iid"), required=True)
     c.add_argument("--experts", type=int, required=True)

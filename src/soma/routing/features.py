@@ -10,6 +10,7 @@ Shapes: N windows, V words, D dimensions.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -32,6 +33,8 @@ from soma.files.atomic import atomic_directory, read_json, write_json
 from soma.numerics.rng import Stream
 
 _CHUNK = 4096  # windows in one task of the pool
+WHOLE = "1-of-1"
+"""The only part of windows that are not divided."""
 
 
 class Windows(Protocol):
@@ -178,18 +181,35 @@ def build_features(windows: Windows, settings: Routing, seed: int, output: Path)
     return Features.load(output)
 
 
-def transform_all(windows: Windows, features: Features, output: Path, workers: int, chunk: int = _CHUNK) -> int:
-    """Stream the features of every window, in order, to the float32 (N, D) array `output` (.npy).
+def windows_of(part: str, n_windows: int) -> range:
+    """Return the windows of a part, which is named as Snakemake names it: `3-of-7`.
 
-    Neither `workers` (processes) nor `chunk` (windows per task) changes a byte; memory is a few chunks per worker.
+    Raises:
+        SomaError: there is no such part.
+    """
+    match = re.fullmatch(r"(\d+)-of-(\d+)", part)
+    i, parts = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1 <= i <= parts:
+        raise SomaError(f"`{part}` is no part of the training windows; name one like 1-of-1 or 3-of-7.")
+    return range((i - 1) * n_windows // parts, i * n_windows // parts)
+
+
+def transform_part(
+    windows: Windows, features: Features, output: Path, workers: int, part: str = WHOLE, chunk: int = _CHUNK
+) -> int:
+    """Stream the features of a part's windows, in order, to the float32 (N, D) array `output` (.npy).
+
+    Neither the number of parts nor `workers` (processes) nor `chunk` (windows per task) changes the features of a
+    window; memory is a few chunks per worker.
 
     Returns:
         The number of blank windows.
     """
-    starts = range(0, len(windows), chunk)
-    texts = (windows.read(np.arange(a, min(a + chunk, len(windows)))) for a in starts)
+    own = windows_of(part, len(windows))
+    starts = range(own.start, own.stop, chunk)
+    texts = (windows.read(np.arange(a, min(a + chunk, own.stop))) for a in starts)
     blank = 0
-    with new_array(output, np.float32, (len(windows), features.dims)) as write:
+    with new_array(output, np.float32, (len(own), features.dims)) as write:
         for x_ND in tqdm(_in_order(features, texts, workers), "features", len(starts), disable=None):
             write(x_ND)
             blank += features.count_blank(x_ND)
@@ -197,7 +217,7 @@ def transform_all(windows: Windows, features: Features, output: Path, workers: i
 
 
 def open_vectors(path: Path) -> NDArray[np.float32]:
-    """Memory-map the features that `transform_all` wrote; reads them once, against damage.
+    """Memory-map the features that `transform_part` wrote; reads them once, against damage.
 
     Raises:
         SomaError: missing, damaged, or not a float32 matrix.

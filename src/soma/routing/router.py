@@ -8,6 +8,7 @@ Shapes: N windows, K clusters, D dimensions, V words, S selected clusters.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -95,12 +96,18 @@ class Router:
 
 
 def build_router(
-    vectors: Path, ids: NDArray[np.int64], features: Features, n: int, settings: Routing, seed: int, output: Path
+    vectors: Sequence[Path],
+    ids: NDArray[np.int64],
+    features: Features,
+    n: int,
+    settings: Routing,
+    seed: int,
+    output: Path,
 ) -> Router:
     """Fit N centroids and write the folder `output`: `router.npz` (centroids, prices, sizes) and `router.json`.
 
     Args:
-        vectors: features of all windows, from `transform_all`.
+        vectors: features of all windows, one file for each part, from `transform_part`.
         ids: windows to fit on (`sample_ids`).
         features: the features that produced `vectors`.
         n: number of clusters.
@@ -108,12 +115,14 @@ def build_router(
     Raises:
         SomaError: there are fewer sampled windows than clusters, or `vectors` is damaged or of other features.
     """
-    all_ND = open_vectors(vectors)
-    if all_ND.shape[1] != features.dims or (len(ids) and ids[-1] >= len(all_ND)):
-        raise SomaError(
-            f"{vectors} has shape {all_ND.shape}, which does not fit the features and the sample; make it again."
-        )
-    x_ND = np.ascontiguousarray(all_ND[ids])
+    sampled, start = [], 0
+    for part_ND in _open_parts(vectors, features):
+        inside = ids[np.searchsorted(ids, start) : np.searchsorted(ids, start + len(part_ND))]
+        sampled.append(part_ND[inside - start])
+        start += len(part_ND)
+    if len(ids) and ids[-1] >= start:
+        raise SomaError(f"{vectors[-1]} ends before the sample of windows does; make the features again.")
+    x_ND = np.concatenate(sampled)
     fit = balanced_kmeans(x_ND, n, Stream.named(seed, "router", "centroids"), settings.iterations)
     s_ND = similarities(x_ND, fit.centroids_KD)
     record = {
@@ -136,24 +145,28 @@ def build_router(
     return Router.load(output, features)
 
 
-def assign_all(vectors: Path, router: Router, output: Path) -> NDArray[np.int64]:
-    """Write the labels of all windows, uint16 (N,), to `output` (.npy), in one pass over `vectors`.
+def assign_all(vectors: Sequence[Path], router: Router, output: Path) -> NDArray[np.int64]:
+    """Write the labels of all windows, uint16 (N,), to `output` (.npy), in one pass over the parts of `vectors`.
 
     Returns:
         The size of every cluster, (K,).
     """
-    vectors_ND = open_vectors(vectors)
-    if vectors_ND.shape[1] != router.features.dims:
-        raise SomaError(
-            f"{vectors} has {vectors_ND.shape[1]} dimensions but the router has {router.features.dims}; make both from "
-            "the same features."
-        )
-    labels_N = np.empty(len(vectors_ND), np.uint16)
-    for start in tqdm(range(0, len(labels_N), _CHUNK), "labels", disable=None):
-        labels_N[start : start + _CHUNK] = router.assign(vectors_ND[start : start + _CHUNK])
+    parts = tqdm(_open_parts(vectors, router.features), "labels", len(vectors), disable=None)
+    labels_N = np.concatenate([router.assign(part_ND) for part_ND in parts])
     with new_array(output, np.uint16, labels_N.shape) as write:
         write(labels_N)
     return np.bincount(labels_N, minlength=router.n)
+
+
+def _open_parts(vectors: Sequence[Path], features: Features) -> Iterator[NDArray[np.float32]]:
+    """Open the features of each part in order; raise a `SomaError` for a file that is damaged or of other features."""
+    for path in vectors:
+        part_ND = open_vectors(path)
+        if part_ND.shape[1] != features.dims:
+            raise SomaError(
+                f"{path} has {part_ND.shape[1]} dimensions but the features have {features.dims}; make it again."
+            )
+        yield part_ND
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from soma.config.base import Positive, read_as
 from soma.config.data import WindowSettings
 from soma.data.encode import check_encoded
 from soma.data.windows import TrainWindows
+from soma.errors import SomaError
 from soma.files.atomic import write_json
 from soma.routing.features import Features
 from soma.routing.router import Router, agreement, assign_all, describe
@@ -24,7 +25,7 @@ class Settings(WindowSettings):
 
 
 def assign(
-    settings: Path, train: Path, features: Path, vectors: Path, router: Path, labels: Path, clusters: Path
+    settings: Path, train: Path, features: Path, vectors: list[Path], router: Path, labels: Path, clusters: Path
 ) -> None:
     """Assign every training window to a cluster, and describe the clusters."""
     read = read_as(Settings, settings)
@@ -32,6 +33,11 @@ def assign(
     loaded = Router.load(router, Features.load(features))
     sizes = assign_all(vectors, loaded, labels)
     windows = TrainWindows(train, read.window)
+    if sizes.sum() != len(windows):
+        raise SomaError(
+            f"The {len(vectors)} file(s) of features hold {sizes.sum()} windows where {train} has {len(windows)}; "
+            "make them again."
+        )
     sample = np.unique(np.linspace(0, len(windows) - 1, min(_AGREEMENT_WINDOWS, len(windows))).astype(np.int64))
     facts: dict[str, Any] = {
         "experts": loaded.n,

@@ -18,9 +18,10 @@ class Settings(Model):
     routing: Routing
 
 
-def fit_router(settings: Path, features: Path, vectors: Path, experts: int, output: Path) -> None:
+def fit_router(settings: Path, features: Path, vectors: list[Path], experts: int, output: Path) -> None:
     """Fit balanced centroids of N clusters."""
     read = read_as(Settings, settings)
     loaded = Features.load(features)
-    ids = sample_ids(len(open_array(vectors, np.float32, 2)), read.routing, read.seed)
+    windows = sum(len(open_array(part, np.float32, 2)) for part in vectors)
+    ids = sample_ids(windows, read.routing, read.seed)
     build_router(vectors, ids, loaded, experts, read.routing, read.seed, output)

@@ -1,4 +1,4 @@
-"""The step `transform`: the features of every training window."""
+"""The step `transform`: the features of a part of the training windows."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from soma.config.base import read_as
 from soma.config.data import WindowSettings
 from soma.data.encode import check_encoded
 from soma.data.windows import TrainWindows
-from soma.routing.features import Features, transform_all
+from soma.routing.features import WHOLE, Features, transform_part
 
 
-def transform(settings: Path, train: Path, features: Path, output: Path, workers: int) -> None:
-    """Compute features of every training window."""
-    check_encoded(train, "train")
-    transform_all(
-        TrainWindows(train, read_as(WindowSettings, settings).window), Features.load(features), output, workers
-    )
+def transform(settings: Path, train: Path, features: Path, output: Path, workers: int, part: str) -> None:
+    """Compute features of a part of the training windows."""
+    if part == WHOLE:  # else every part would read all of the text, which `assign` and `shard` check in any case
+        check_encoded(train, "train")
+    windows = TrainWindows(train, read_as(WindowSettings, settings).window)
+    transform_part(windows, Features.load(features), output, workers, part)
