@@ -34,6 +34,8 @@ class Project:
             ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
             shutil.copytree(ROOT / name, folder / name, ignore=ignore)
         shutil.copy(ROOT / "Snakefile", folder)
+        (folder / "docs").mkdir()
+        shutil.copy(ROOT / "docs/results.template.md", folder / "docs")  # the story of `small`
         self.environment = os.environ | {"PYTHONPATH": str(folder / "src")}
 
     @classmethod

@@ -65,7 +65,7 @@ def small() -> dict:
         ({"products": {"sweep": {"batch": [24]}}}, r"holds 24, which is not a multiple of the arm's 16"),
         (
             {"products": {"sweep": {"experts": [10**8]}}},
-            r"^configuration: `products\.sweep\.experts\.0` is 1\d*: [^;]+$",
+            r"^the configuration: `products\.sweep\.experts\.0` is 1\d*: [^;]+$",
         ),
         ({"training": {"eggroll": {"step_halved_at": "never"}}}, r"`training\.eggroll\.step_halved_at"),
         ({"products": {"rates": {"eggroll": SEARCH | {"arm": "none"}}}}, "products names the arm `none`"),

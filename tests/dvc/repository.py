@@ -18,7 +18,7 @@ from soma.analysis.verdict import Difference
 from soma.config.campaign import merge, read_yaml, resolve
 from soma.files.atomic import write_json
 from soma.plan import Plan, make_plan
-from soma.report.metrics import collect
+from soma.report.metrics import collect, headline
 from tests.project import ROOT, Project, planned_jobs
 
 RESULTS = Path("results/tiny")
@@ -165,7 +165,9 @@ def write_metrics(repository: Repository, bump: float) -> None:
     difference = Difference("SOMA minus SPSA", bump - 0.5, bump - 0.6, bump - 0.4, nan, nan, 1)
     judged = [Judged("C1", [difference], "inconclusive", "one seed")]
     none = pd.DataFrame(columns=["control", "seeds", "iterate", "set"])
-    write_json(repository.folder / RESULTS / "metrics.json", collect(repository.plan(), losses, judged, *[none] * 3))
+    collected = collect(repository.plan(), losses, judged, *[none] * 3)
+    write_json(repository.folder / RESULTS / "numbers.json", collected)
+    write_json(repository.folder / RESULTS / "metrics.json", headline(repository.plan(), collected, judged))
     curve = pd.DataFrame({"operations": [1e9, 2e9], "loss": [3.5, 2.5 + bump], "label": "SOMA N=2", "source": "ours"})
     (repository.folder / RESULTS / "figures").mkdir(exist_ok=True)
     curve.to_csv(repository.folder / RESULTS / "figures/figure1.csv", index=False)

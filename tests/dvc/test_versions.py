@@ -33,10 +33,12 @@ def test_a_new_version_is_recorded_compared_and_left_again(copy):
     copy.commit("A label")
     assert "-0.125" in copy.dvc("metrics", "diff", "HEAD~1")
     assert "arms.soma-n2.label" in copy.dvc("params", "diff", "HEAD~1")
-    assert "test loss.soma-n2" in copy.dvc("metrics", "show")
+    assert "loss soma-n2" in copy.dvc("metrics", "show")
     copy.dvc("plots", "diff", "HEAD~1")
     drawn = (copy.folder / "dvc_plots/index.html").read_text()
-    assert [part in drawn for part in ("Test loss against arithmetic operations", '"2.5"', '"2.375"')] == [True] * 3
+    assert [
+        part in drawn for part in ("Test loss against operations at equal total size (Figure 1)", '"2.5"', '"2.375"')
+    ] == [True] * 3
 
     copy.run("git", "checkout", "--quiet", "HEAD~1")
     # Settings, records and tables are from the old version, losses from the new one: they must count as outdated.

@@ -81,9 +81,14 @@ scattergather:
 
 # Jobs that divide the training windows have one file each; one job alone has the name of the whole.
 PART = "-{scatteritem}" if CONFIG.compute.parts > 1 else ""
-VECTORS = (
-    gather.windows(f"{ROUTING}/vectors{PART}.npy") if PART else f"{ROUTING}/vectors.npy"
-)
+
+
+def by_part(pattern):
+    """Return the files of all jobs that compute the features of a part of the windows."""
+    return gather.windows(pattern) if PART else [pattern]
+
+
+VECTORS = by_part(f"{ROUTING}/vectors{PART}.npy")
 
 
 wildcard_constraints:

@@ -185,14 +185,14 @@ rule summarise_costs:
                 "download-train",
                 "encode-train",
                 "fit-features",
-                "transform",
                 *[
                     f"{rule}-n{n}"
                     for rule in ("fit-router", "assign", "shard-clusters")
                     for n in PLAN.expert_counts
                 ],
             ]
-        ],
+        ]
+        + by_part(f"{BENCHMARKS}/transform{PART}.tsv"),
     output:
         f"{ROWS}/costs.parquet",
     log:
