@@ -30,6 +30,7 @@ all: setup
 toy: setup
 	$(BIN)/snakemake --cores all --configfile config/toy.yaml
 	$(call ways,toy)
+	@echo "page     results/toy/index.html  (read this first)"
 
 report: setup  # report of the reference campaign, from the files that are present
 	$(BIN)/snakemake --quiet all --cores 1 --report results/small/report.html

@@ -7,8 +7,8 @@ is timed, its losses must agree with ours to 1e-4 nats, and its gradients to 1e-
 
 Every ratio is the median over interleaved rounds in one process on one core, in processor time of all its threads.
 JAX is optional: `pip install --group peers` (pip 25.1 or newer); without it, its rows are left out.
-`--readme` writes the table into README.md, `--quick` times two small cases of each method, and `--only gradients` (or
-`losses`) measures one method again and keeps the recorded rows of the other, if machine and software are the same.
+`--page` writes the table into docs/engines.md, `--quick` times two small cases of each method, and `--only gradients`
+(or `losses`) measures one method again and keeps the recorded rows of the other, if machine and software are the same.
 
 Shapes: J directions, E experts, B sequences, T predicted bytes, D width, H embedding width, V bytes.
 """
@@ -313,7 +313,7 @@ def gradients_row(case: tuple[int, int, int, int], repeats: int) -> dict[str, An
 
 
 def table(result: dict[str, Any]) -> str:
-    """Return the table of README.md: ours beside the best peer, method by method."""
+    """Return the table of docs/engines.md: ours beside the best peer, method by method."""
     lines = [
         "| what | width | sizes | ours | best peer | its time over ours |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -330,11 +330,11 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def write_readme(result: dict[str, Any], readme: Path) -> None:
-    """Replace the table in README.md."""
-    before, rest = readme.read_text().split("<!-- peers: begin -->")
+def write_page(result: dict[str, Any], page: Path) -> None:
+    """Replace the table in docs/engines.md."""
+    before, rest = page.read_text().split("<!-- peers: begin -->")
     _, after = rest.split("<!-- peers: end -->")
-    readme.write_text(f"{before}<!-- peers: begin -->\n\n{table(result)}\n\n<!-- peers: end -->{after}")
+    page.write_text(f"{before}<!-- peers: begin -->\n\n{table(result)}\n\n<!-- peers: end -->{after}")
 
 
 def kept(new: dict[str, Any], recorded: dict[str, Any], method: str) -> list[Any]:
@@ -352,13 +352,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three rounds instead of nine, two cases of each method")
     parser.add_argument(
-        "--readme", action="store_true", help="only write the table of the recorded JSON into README.md"
+        "--page", action="store_true", help="only write the table of the recorded JSON into docs/engines.md"
     )
     parser.add_argument("--only", choices=("gradients", "losses"), help="measure one method, keep the other's rows")
     parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
     arguments = parser.parse_args()
-    if arguments.readme:
-        write_readme(json.loads(arguments.output.read_text()), Path(__file__).parent.parent / "README.md")
+    if arguments.page:
+        write_page(json.loads(arguments.output.read_text()), Path(__file__).parent.parent / "docs/engines.md")
         return
     # One core for all threads, JAX's too; both before it starts.
     if hasattr(os, "sched_setaffinity"):

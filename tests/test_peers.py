@@ -1,4 +1,4 @@
-"""benchmarks/peers.py: its peers compute what we do, and README.md shows what it measured."""
+"""benchmarks/peers.py: its peers compute what we do, and docs/engines.md shows what it measured."""
 
 import importlib.util
 import json
@@ -31,7 +31,7 @@ def peers():
 
 def test_readme_shows_the_recorded_measurements(peers):
     result = json.loads((ROOT / "benchmarks/peers.json").read_text())
-    assert peers.table(result) in (ROOT / "README.md").read_text(), "run `python benchmarks/peers.py --readme`"
+    assert peers.table(result) in (ROOT / "docs/engines.md").read_text(), "run `python benchmarks/peers.py --page`"
     assert result["machine"]["jax"], "the strongest peer is missing"
     for row in result["losses"] + result["gradients"]:
         assert max(row["largest_difference"].values()) <= peers.TOLERANCE

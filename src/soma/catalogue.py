@@ -142,6 +142,8 @@ class Claim:
     reads: tuple[str, ...]
     shown: tuple[str, ...]
     """Tables and figures that show it, the main one first."""
+    short: str = ""
+    """A line for lists: the claim, with all parts that follow it under one number; empty for these parts."""
 
 
 # ------------------------------------------------------------------------------------------------- rows of the package
@@ -492,6 +494,7 @@ CLAIMS = (
         "At equal budget and total size SOMA N=2 has lower test loss than monolithic SPSA.",
         "{table4[0][test]:.2f} against {table4[1][test]:.2f}, {table4[2][test]:.2f}, {table4[3][test]:.2f}",
         ("differences",), ("table4", "figure1"),
+        "lower loss than SPSA (a), EGGROLL (b)",
     ),
     Claim(
         "C1b", "fixed_size.against_eggroll",
@@ -504,6 +507,7 @@ CLAIMS = (
         "The same frozen checkpoints of SOMA and SPSA keep that order on an external corpus.",
         "{table9[0][test]:.2f} against {table9[1][test]:.2f}, {table9[2][test]:.2f}, {table9[3][test]:.2f}",
         ("differences",), ("table9",),
+        "the same on an external corpus",
     ),
     Claim(
         "C2b", "fixed_size.on_external_text_against_eggroll",
@@ -516,24 +520,28 @@ CLAIMS = (
         "With equal tuning SOMA N=2 wins in every seed.",
         "mean difference {table7[mean_difference]}, {claims[C3][seeds_won]} of {claims[C3][seeds]} seeds",
         ("tuning-compared",), ("table7", "table6"),
+        "the same with equal tuning, in every seed",
     ),
     Claim(
         "C4", "gradients.independence",
         "On a separable objective independent losses have 1/N of the summed loss's relative gradient variance.",
         "{figure11[independent_over_summed]} times at N={figure4[early][n]}, predicted {figure11[predicted]:.2f}",
         ("objective",), ("figure11",),
+        "1/N of the variance on a separable objective",
     ),
     Claim(
         "C5", "gradients.independent_minus_summed",
         "Independent losses lower test loss more than summed losses at equal compute; the gain shrinks late.",
         "{claims[C5][early]} after {figure4[early][updates]:,} updates, {claims[C5][late]} late",
         ("paired",), ("figure4",),
+        "independent losses beat summed ones",
     ),
     Claim(
         "C6", "gradients.variance_by_count",
         "Relative gradient variance at fixed total size falls with N and as 1/n_pert.",
         "{figure10[ratio_n1_to_n256][updates_10k]} times from N=1 to N=256",
         ("variance",), ("figure10",),
+        "variance falls with N and with directions",
     ),
     Claim(
         "C7", "gradients.estimation_error",
@@ -542,12 +550,14 @@ CLAIMS = (
         "plain error at N=256 {claims[C7][error_reduction]:.1%} below the monolith; n_pert "
         "-{figure5[n_pert_64_to_1024_reduction]:.0%}, B -{figure5[batch_64_to_1024_reduction][updates_10k]:.0%}",
         ("reference",), ("table8", "figure5"),
+        "a step's error falls with N, cheaply",
     ),
     Claim(
         "C8", "scaling.neighbours",
         "At fixed expert width loss falls with N, n_pert and B, but not at every aggregate budget.",
         "N=1 to 256: {figure7[n_sweep_at_4M_updates][n1]} to {figure7[n_sweep_at_4M_updates][n256]} at 4M updates",
         ("sweep-differences",), ("figure7", "figure8"),
+        "loss falls with N, directions and batch",
     ),
     Claim(
         "C9", "inference.many_against_few",
@@ -555,24 +565,28 @@ CLAIMS = (
         "{inference[n256_over_n8]} times faster, {table13[2][test]} against {table13[0][test]}, "
         "{inference[training_compute_ratio]} times the compute",
         ("inference", "serving"), ("table12", "figure6"),
+        "many experts answer faster, with lower loss",
     ),
     Claim(
         "C10", "inference.few_active_experts",
         "k=4 active experts catch most of the gain of averaging; averaging all is worse at the largest N.",
         "{figure16[n256_k4_to_k12_gain]} from k=4 to k=12 at N=256, and all 256 worse",
         ("active-differences",), ("figure16",),
+        "averaging four experts is enough",
     ),
     Claim(
         "C11", "inference.unlike_pairs",
         "Averaging a pair of experts helps more when their errors are less similar.",
         "mean gain {figure17[mean_gain]} over all pairs",
         ("active",), ("figure17",),
+        "unlike experts gain more from averaging",
     ),
     Claim(
         "C12", "ablations.base_minus_ablation",
         "Semantic clusters beat random shards and global IID; warm start and a trained head help (BPTT).",
         "decoder-only head costs {figure9[decoder_only_penalty]}",
         ("ablation",), ("ablation", "figure9"),
+        "clusters, warm start and trained head help",
     ),
     Claim(
         "C13", "gradients.best_split",
@@ -581,6 +595,7 @@ CLAIMS = (
         "{figure11[best_batch_measured][one]} for {figure11[best_batch_predicted][four]}, "
         "{figure11[best_batch_predicted][two]}, {figure11[best_batch_predicted][one]}",
         ("objective",), ("figure11",),
+        "the best split is the predicted one",
     ),
     Claim(
         "C14", "scaling.equal_continuations",
@@ -588,12 +603,14 @@ CLAIMS = (
         "paper's, {claims[C14][spread]:.5f}.",
         "{table11[0][test]}, {table11[1][test]}, {table11[2][test]}",
         ("allocation",), ("table11",),
+        "different splits end equal",
     ),
     Claim(
         "C15", "scaling.equal_work_per_expert",
         "Under a budget per expert more shards can be best.",
         "a map of best N over two budgets",
         ("per-expert",), ("per-expert", "figure14"),
+        "more experts win at equal work per expert",
     ),
     Claim(
         "C16", "backpropagation.far_better",
@@ -601,6 +618,7 @@ CLAIMS = (
         "{table5[0][h100][bptt]}, {table5[1][h100][bptt]}, {table5[2][h100][bptt]} against {table5[0][h100][soma]}, "
         "{table5[1][h100][soma]}, {table5[2][h100][soma]}",
         ("backpropagation",), ("table5",),
+        "backpropagation is far better",
     ),
 )
 # fmt: on

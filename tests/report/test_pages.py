@@ -1,5 +1,6 @@
 import pytest
 
+from soma.catalogue import CLAIMS
 from soma.errors import SomaError
 from soma.report.pages import filled, opened, pages
 from soma.report.summary import BEGIN, END
@@ -12,14 +13,19 @@ METRICS = {
 }
 
 
-def test_the_part_between_the_marks_is_replaced_and_its_links_lead_from_the_page():
-    page = f"# Title\n\n{BEGIN}\nold\n{END}\n\nafter\n"
-    campaign = f"# Campaign\n\n{BEGIN}\nnew [claims](tables/claims.md) [paper](https://x.org)\n{END}\nrule\n"
-    expected = f"# Title\n\n{BEGIN}\nnew [claims](r/s/tables/claims.md) [paper](https://x.org)\n{END}\n\nafter\n"
-    assert opened(page, campaign, "r/s") == expected
-    assert opened(expected, campaign, "r/s") == expected
+def test_the_part_between_the_marks_shows_every_claim_of_the_paper_once():
+    page, statuses = f"# Title\n\n{BEGIN}\nold\n{END}\n\nafter\n", {claim.name: "not run" for claim in CLAIMS}
+    statuses |= {"C1a": "reproduced, superseded", "C1b": "not reproduced", "C3": "inconclusive"}
+    made = opened(page, statuses, "r/s")
+    assert opened(made, statuses, "r/s") == made
+    lines = made.split("<sub>")[1].split("<br>")
+    assert len(lines) == 16
+    assert lines[0].startswith("✓° ✗ <b>C1</b> ")
+    assert [line.split()[0] for line in lines[2:4]] == ["?", "–"]
+    assert "old" not in made
+    assert "](r/s/tables/claims.md)" in made
     with pytest.raises(SomaError, match="lacks the marks"):
-        opened("# Title\n", campaign, "r/s")
+        opened("# Title\n", statuses, "r/s")
 
 
 def test_numbers_become_links_to_their_tables():

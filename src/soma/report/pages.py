@@ -2,7 +2,7 @@
 
 `python -m soma.report.pages` writes them.
 
-README.md opens with the first screen of the campaign's own page, and lists the products of the catalogue.
+README.md opens with a figure and the verdicts of the campaign; docs/products.md lists the products of the catalogue.
 docs/results.md is built from docs/results.template.md, in which `{{test loss/soma-n2}}` stands for a number of the
 campaign's numbers.json and becomes a link to the table that contains it. Every paragraph there begins with a comment:
 `<!-- method -->` if no measurement can make it false, or `<!-- holds: CONDITION; CONDITION -->` with what its words
@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from soma.catalogue import SECTIONS, Product
+from soma.catalogue import CLAIMS, FIGURES, SECTIONS, Product
 from soma.errors import SomaError
 from soma.files.atomic import read_json, write_bytes
 from soma.report.summary import BEGIN, END
@@ -35,8 +35,10 @@ TABLES = {
     "sizes": "sizes",
 }
 """The table that contains each entry of numbers.json."""
+MARKS = {"reproduced": "✓", "not reproduced": "✗", "inconclusive": "?"}
+"""Marks of verdicts in lists; all others have a dash."""
 PRODUCTS_BEGIN, PRODUCTS_END = "<!-- products: begin -->", "<!-- products: end -->"
-"""Marks around README.md's list of products."""
+"""Marks around the list of products in docs/products.md."""
 
 
 def with_products(page: str, folder: str) -> str:
@@ -63,14 +65,40 @@ def _titled(product: Product) -> str:
     return title[0].lower() + title[1:]
 
 
-def opened(page: str, campaign: str, folder: str) -> str:
-    """Replace the part of a page between BEGIN and END by the campaign page's, with links relative to the page.
+def opened(page: str, statuses: Mapping[str, str], folder: str) -> str:
+    """Replace the part of a page between BEGIN and END by a figure beside one line for each claim of the paper.
 
     Args:
+        statuses: verdict of every claim, with `superseded` behind it where a definition has changed.
         folder: folder of the campaign, relative to the page.
     """
-    block = re.sub(r"\]\((?!https?:)", f"]({folder}/", _inside(campaign).group())
-    return page.replace(_inside(page).group(), block)
+    lines = []
+    for claim in CLAIMS:
+        mark = MARKS.get(statuses[claim.name].split(",")[0], "–") + (
+            "°" if "superseded" in statuses[claim.name] else ""
+        )
+        if claim.short:
+            lines.append([claim.name.rstrip("ab"), claim.short, mark])
+        else:
+            lines[-1][2] += f" {mark}"
+    verdicts = "<br>\n".join(f"{marks} <b>{number}</b> {short}" for number, short, marks in lines)
+    legend = "✓ reproduced · ✗ not reproduced · ? undecided"
+    if any("superseded" in status for status in statuses.values()):
+        legend += " · ° its definition has changed since"
+    file = f"{folder}/figures/figure1.png"
+    figure = f'<a href="{file}"><img src="{file}" alt="{FIGURES["figure1"].title}"></a>'
+    block = [
+        BEGIN,
+        "<table><tr>",
+        f'<td width="50%">{figure}</td>',
+        f"<td><sub>{verdicts}</sub></td>",
+        "</tr></table>",
+        "",
+        f"<sub>{legend}. [Every difference with its intervals]({folder}/tables/claims.md), "
+        f"[what it means](docs/results.md).</sub>",
+        END,
+    ]
+    return page.replace(_inside(page).group(), "\n".join(block))
 
 
 def filled(template: str, metrics: Mapping[str, Any], folder: str) -> str:
@@ -148,13 +176,12 @@ def _inside(page: str, begin: str = BEGIN, end: str = END) -> re.Match[str]:
 
 def pages() -> dict[Path, str]:
     """Build every page from the campaign's files."""
-    readme, results = Path("README.md"), Path("docs/results.md")
-    template, metrics = Path("docs/results.template.md"), read_json(CAMPAIGN / "numbers.json")
+    numbers, beside = read_json(CAMPAIGN / "numbers.json"), f"../{CAMPAIGN.as_posix()}"
+    readme, products, results = Path("README.md"), Path("docs/products.md"), Path("docs/results.md")
     return {
-        readme: with_products(
-            opened(readme.read_text(), (CAMPAIGN / "README.md").read_text(), CAMPAIGN.as_posix()), CAMPAIGN.as_posix()
-        ),
-        results: filled(template.read_text(), metrics, f"../{CAMPAIGN.as_posix()}"),
+        readme: opened(readme.read_text(), numbers["claims"], CAMPAIGN.as_posix()),
+        products: with_products(products.read_text(), beside),
+        results: filled(Path("docs/results.template.md").read_text(), numbers, beside),
     }
 
 
