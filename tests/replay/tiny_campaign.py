@@ -74,7 +74,7 @@ def train(results: Path, spec: RunSpec, work: Path) -> None:
         "start": [Path(spec.start) / PARTS[spec.start]] if spec.start else [],
         "head": Path(spec.head_from) / PARTS[spec.head_from] if spec.head_from else None,
         "resume": work / "resume" / spec.id, "output": results / "runs" / spec.id / part,
-        "compute": work / "compute.json", "threads": 1, "workers": 1,
+        "compute": work / "compute.json", "threads": 1, "workers": 1, "nodes": 1,
     }  # fmt: skip
     train_part(**arguments)
 
