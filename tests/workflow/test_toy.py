@@ -414,7 +414,7 @@ def test_an_edited_rule_reruns_its_jobs(toy):
 
 def test_a_table_of_ones_own_is_two_functions_and_two_entries(toy, tmp_path):
     """The example of docs/extending.md, in a copy of the campaign: it is built, and nothing else is made anew."""
-    rows, table, summary_entry, table_entry = blocks("extending.md", "python")[1:5]
+    rows, table, summary_entry, table_entry = blocks("extending.md", "python")[3:7]
     copy = Project.copy_of(toy, tmp_path / "copy")
     source = copy.folder / "src/soma"
     (source / "analysis/hardest.py").write_text(rows)

@@ -304,11 +304,10 @@ def _own_folder(results: Path) -> Iterator[Path]:
     """Make a folder for the questions and answers of a job, and leave nothing of it."""
     made = [path for path in (results, *results.parents) if not path.exists()]
     results.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".preflight-", dir=results)).resolve()
     try:
-        yield folder
+        with tempfile.TemporaryDirectory(prefix=".preflight-", dir=results, ignore_cleanup_errors=True) as folder:
+            yield Path(folder).resolve()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         for path in made:
             with suppress(OSError):
                 path.rmdir()
