@@ -234,7 +234,7 @@ def test_figure_4_shows_both_losses_and_the_papers_differences_of_both_phases(tm
 def test_figure_10_says_why_the_variance_hardly_falls_where_bodies_hardly_shrink(tmp_path, monkeypatch):
     plan = plan_of("small")
     figure, _ = draw(plan, "figure10", tmp_path, monkeypatch)
-    text = words(figure).replace("\n", " ")
+    text = " ".join(reversed(words(figure).splitlines()))  # a note's lines are drawn from the last up
     bodies = [plan.arm_runs[arm][0].model.size for arm in ("soma-n8", "soma-n16")]
     assert f"from N=8 to N=16 they fall {bodies[0] / bodies[1]:.2f} times and the variance" in text
     assert "N=16 shares one frozen head" in text
