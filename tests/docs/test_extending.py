@@ -16,6 +16,7 @@ from soma.errors import SomaError
 from soma.evaluation.documents import _token_losses
 from soma.evaluation.published import Published
 from soma.plan import make_plan
+from soma.report.page.page import _settings
 from soma.runs import operations_of
 from soma.training.checkpoint import publish
 from soma.training.learner import learner_of
@@ -112,6 +113,7 @@ def test_the_arm_of_the_module_stands_in_the_products_and_its_code_is_followed(p
     label = f"train/{run.settings.method}/cpu"
     assert RunCode(plan, place).train(run, "000-000").startswith(f"{label}:")
     assert "my_methods:ConvolutionLearner" in RunCode(plan, place).evaluate([run])
+    assert dict(_settings(run))["method"] == run.settings.method  # as the campaign's page shows it
     package = Package(ROOT / "src/soma")
     assert "my_methods.forward_gradient" in package.reached(label)
     before = package.digest(label)

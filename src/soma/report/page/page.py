@@ -289,7 +289,7 @@ _ORDER = {"reproduced": 0, "not reproduced": 1, "inconclusive": 2}
 
 def _settings(run: RunSpec) -> Iterator[tuple[str, str]]:
     own = run.settings
-    yield "method", {"spsa": "SPSA", "bptt": "backpropagation", "eggroll": "EGGROLL"}[own.method]
+    yield "method", {"spsa": "SPSA", "bptt": "backpropagation", "eggroll": "EGGROLL"}.get(own.method, own.method)
     yield "experts N", str(own.experts)
     yield "width", str(own.width)
     if own.method == "spsa":
