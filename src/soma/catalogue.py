@@ -109,12 +109,17 @@ class Product:
         return f"{self.label}. {self.title}" if numbered else self.title
 
     @property
+    def subject(self) -> str:
+        """The title without its number, as part of a sentence: `test loss at equal budget and total size`."""
+        title = self.title.removeprefix(f"{self.label}. ")
+        return title[0].lower() + title[1:]
+
+    @property
     def entry(self) -> str:
         """The title in a menu: `Table 4 · test loss at equal budget`, or `Costs, in their six quantities (table)`."""
         if not self.name.startswith(self.kind):
             return f"{self.title} ({self.kind})"
-        title = self.title.removeprefix(f"{self.label}. ")
-        return f"{self.label} · {title[0].lower()}{title[1:]}"
+        return f"{self.label} · {self.subject}"
 
 
 class Table(Product):

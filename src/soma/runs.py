@@ -12,7 +12,7 @@ from pydantic import SerializerFunctionWrapHandler, ValidationError, model_seria
 from soma.config.base import Model, read_as
 from soma.config.training import Training
 from soma.errors import SomaError
-from soma.models.count import ensemble_parameters, spsa_forwards, training_operations
+from soma.models.count import BPTT_FORWARDS, ensemble_parameters, spsa_forwards, training_operations
 from soma.models.gru_spec import GRUSpec
 from soma.models.gru_spec import operations_per_token as gru_operations_per_token
 from soma.models.spec import LSTMSpec
@@ -173,7 +173,7 @@ def operations_of(settings: Training, updates: int) -> int:
         model_spec(settings),
         forwards=own.forwards(settings)
         if own
-        else {"spsa": spsa_forwards(settings.n_pert, settings.difference), "bptt": 3}[settings.method],
+        else {"spsa": spsa_forwards(settings.n_pert, settings.difference), "bptt": BPTT_FORWARDS}[settings.method],
         batch=settings.batch,
         accumulation=settings.accumulation,
         crop=settings.crop,

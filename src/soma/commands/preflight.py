@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from soma.accounting.schedule import seconds_of
 from soma.accounting.size import stored_bytes
 from soma.commands.plan import rates
 from soma.config.campaign import BASE, load, read_yaml
@@ -18,7 +19,7 @@ from soma.preflight.disk import check_disk, check_machine
 from soma.preflight.jobs import Job, planned_jobs
 from soma.preflight.node import engine_check, facts_of
 from soma.report.table import significant
-from soma.runs import RunSpec, part_experts
+from soma.runs import RunSpec
 
 
 def preflight(configfile: Sequence[Path], workflow_profile: Path | None, rate: float | None, wait: float) -> None:
@@ -90,13 +91,13 @@ def _cost(planned: Plan, jobs: Sequence[Job], devices: int, rate: float | None) 
     name, per_second = named[0 if planned.config.compute.device.startswith("cuda") else -1]
     if rate is not None:
         name, per_second = "--rate", rate
+    compute = planned.config.compute.model_copy(update={"rate": per_second})
     hours: dict[str, float] = {}  # of a run's longest job
     total = 0.0
     for job in jobs:
         if job.rule.startswith("train"):
             run = planned.runs[job.wildcards["run"]]
-            own = len(part_experts(job.wildcards["part"])) / run.experts
-            spent = float(run.operations(run.updates)) * own / per_second / 3600
+            spent = seconds_of(run, job.wildcards["part"], compute) / 3600
             total += spent
             hours[run.id] = max(hours.get(run.id, 0.0), spent / max(1, job.number("workers")))
 

@@ -19,6 +19,10 @@ def operations_per_token(spec: LSTMSpec) -> int:
     return 2 * (body + projections + VOCABULARY * spec.embedding)
 
 
+BPTT_FORWARDS = 3
+"""Forward passes that one batch of backpropagation counts as: a backward pass counts as two."""
+
+
 def spsa_forwards(n_pert: int, difference: FiniteDifference) -> int:
     """Count the forwards of a batch: one per side of a direction that is used, and one at the weights if used."""
     sides = 2 if difference in ("central", "curvature") else 1

@@ -49,7 +49,7 @@ def with_products(page: str, folder: str) -> str:
     """
     lines = ["| section | tables and figures |", "| --- | --- |"]
     for section, products in SECTIONS.items():
-        texts = [f"[{p.label}]({folder}/{_file(p)}): {_titled(p)}" for p in products]
+        texts = [f"[{p.label}]({folder}/{_file(p)}): {p.subject}" for p in products]
         lines.append(f"| {section} | {'; '.join(texts)} |")
     block = "\n".join([PRODUCTS_BEGIN, "", *lines, "", PRODUCTS_END])
     return page.replace(_inside(page, PRODUCTS_BEGIN, PRODUCTS_END).group(), block)
@@ -57,12 +57,6 @@ def with_products(page: str, folder: str) -> str:
 
 def _file(product: Product) -> str:
     return f"{product.kind}s/{product.name}.{'md' if product.kind == 'table' else 'png'}"
-
-
-def _titled(product: Product) -> str:
-    """Return a product's title without its number, as part of a sentence."""
-    title = product.title.removeprefix(f"{product.label}. ")
-    return title[0].lower() + title[1:]
 
 
 def opened(page: str, statuses: Mapping[str, str], folder: str) -> str:

@@ -77,6 +77,8 @@ def seed_counts(values: Iterable[int]) -> str:
     return "n = " + " or ".join(str(n) for n in sorted(set(values)))
 
 
+DITTO = "″"
+"""Text of a cell that says the same as the one above it."""
 LEGEND = (
     "Upright: measured or set here. *Italics*: reported by the paper, or not run. `~`: interpolated between two "
     "milestones or sizes. `–`: nothing to show, or not reported."

@@ -14,14 +14,12 @@ from pathlib import Path
 
 from soma.catalogue import Product, Table
 from soma.errors import SomaError
-from soma.report.table import LEGEND, Cell
+from soma.report.table import DITTO, LEGEND, Cell
 from soma.report.table import Table as Cells
 
 LARGEST = 400_000
 """Bytes of a drawing, at most; a larger one is shown as pixels."""
 _SIZE = re.compile(rb'<svg[^>]*? width="([0-9.]+)pt" height="([0-9.]+)pt"')
-DITTO = "″"
-"""Text of a cell that says the same as the one above it."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,12 @@ class Picture:
 
 def anchor(product: Product) -> str:
     """Return the name of a product's place in the page: `table4`, `figure-sizes`."""
-    return product.name if product.name.startswith(product.kind) else f"{product.kind}-{product.name}"
+    return place(product.kind, product.name)
+
+
+def place(kind: str, name: str) -> str:
+    """Return `anchor` of the product of a kind and name."""
+    return name if name.startswith(kind) else f"{kind}-{name}"
 
 
 def files(product: Product, results: Path) -> list[Path]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from soma.errors import SomaError
+from soma.report.page.products import place
 from soma.report.pages import checked, numbered
 
 Target = Callable[[str, Any], str]
@@ -35,8 +36,4 @@ def _paragraph(paragraph: str, metrics: Mapping[str, Any], target: Target) -> st
         text = numbered(checked(paragraph, metrics), metrics, target)
     except SomaError as error:
         return f"*A paragraph is left out here, because it is not true of these results: {error}*"
-    return _PRODUCT.sub(lambda match: f"](#{_place(match['kind'], match['name'])})", text)
-
-
-def _place(kind: str, name: str) -> str:
-    return name if name.startswith(kind) else f"{kind}-{name}"
+    return _PRODUCT.sub(lambda match: f"](#{place(match['kind'], match['name'])})", text)

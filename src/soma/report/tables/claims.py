@@ -18,7 +18,7 @@ from soma.report.labels import (
     watermark_notes,
 )
 from soma.report.paper import PaperValues
-from soma.report.table import NOT_RUN, Cell, Status, Table
+from soma.report.table import DITTO, NOT_RUN, Cell, Status, Table
 
 
 def claims(plan: Plan, paper: PaperValues, judged_claims: Sequence[Judged], references: pd.DataFrame) -> Table:
@@ -56,7 +56,7 @@ def claims(plan: Plan, paper: PaperValues, judged_claims: Sequence[Judged], refe
     return Table(columns, tuple(rows), notes)
 
 
-_DITTO = Cell("″")
+_DITTO = Cell(DITTO)
 
 
 def _more(paper: PaperValues) -> tuple[str, ...]:

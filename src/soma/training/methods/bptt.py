@@ -8,6 +8,7 @@ from torch import Tensor
 
 from soma.config.training import Training
 from soma.estimators import bptt
+from soma.models.count import BPTT_FORWARDS
 from soma.training.learner import LSTMLearner, Scheduled
 
 
@@ -16,7 +17,7 @@ class BPTTLearner(LSTMLearner):
 
     @staticmethod
     def forwards(settings: Training) -> int:
-        return 3
+        return BPTT_FORWARDS
 
     def gradients(
         self, update: int, batches: list[NDArray[np.uint8]], scheduled: Scheduled
