@@ -6,11 +6,9 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import huggingface_hub
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -255,125 +253,30 @@ def test_truncated_and_foreign_files(fineweb: Path) -> None:
         read(local(fineweb / "nowhere"))
 
 
-class FakeHub:
-    """The Hub's file system over a folder; every `fail_every`-th call fails, every `cut_every`-th read is truncated."""
-
-    root: ClassVar[Path]
-    fail_every: ClassVar[int] = 0
-    cut_every: ClassVar[int] = 0
-    calls: ClassVar[int] = 0
-
-    @classmethod
-    def _call(cls) -> None:
-        FakeHub.calls += 1
-        if cls.fail_every and cls.calls % cls.fail_every == 0:
-            raise ConnectionError("the storage back end said 403")
-
-    def _local(self, path: str) -> Path:
-        prefix = f"datasets/HuggingFaceFW/fineweb-edu@{'0' * 40}/"
-        assert path.startswith(prefix)
-        return self.root / path.removeprefix(prefix)
-
-    def ls(self, path: str, detail: bool) -> list[str]:
-        self._call()
-        if not self._local(path).is_dir():
-            raise FileNotFoundError(path)
-        return [f"{path}/{p.name}" for p in self._local(path).iterdir()][::-1]
-
-    def open(self, path: str, mode: str, block_size: int) -> Any:
-        self._call()
-        stream = self._local(path).open("rb")
-        real, call = stream.read, self._call
-
-        class Stream:
-            closed = False
-
-            def read(self, n: int = -1) -> bytes:
-                call()
-                got = real(n)
-                cut = FakeHub.cut_every and FakeHub.calls % FakeHub.cut_every == 0
-                return got[: len(got) // 2] if cut else got
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(stream, name)
-
-        return Stream()
-
-
-@pytest.fixture
-def hub(fineweb: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    FakeHub.root, FakeHub.calls, FakeHub.fail_every, FakeHub.cut_every = fineweb, 0, 0, 0
-    (fineweb / "sample" / "100BT" / "README.md").write_text("not parquet")
-    monkeypatch.setattr(huggingface_hub, "HfFileSystem", FakeHub)
-    pauses: list[float] = []
-    monkeypatch.setattr("time.sleep", pauses.append)
-    monkeypatch.setattr("time.monotonic", lambda: sum(pauses))
-    return pauses
-
-
-def test_the_hub_gives_what_a_local_copy_gives(fineweb: Path, hub: list[float]) -> None:
-    settings: dict[str, Any] = {"source": "fineweb-edu", "revision": "0" * 40, "files": (0, 3), "row_groups": 5}
-    remote = FineWebSource(**settings)
-    expected = read(FineWebSource(**settings, path=str(fineweb)))
-    assert read(remote) == expected
-    assert not hub
-    FakeHub.fail_every = 4
-    assert read(remote) == expected
-    assert hub
-
-
-def test_the_hub_is_given_up_after_growing_pauses(hub: list[float]) -> None:
-    """Soon at the first contact, and after a minute if the connection is lost in a download."""
-    source = FineWebSource(source="fineweb-edu", revision="0" * 40, files=(0, 3), row_groups=5)
-    FakeHub.fail_every = 1
-    with pytest.raises(SomaError, match=r"cannot be read \(ConnectionError: the storage back end said 403\)"):
-        parts(source)
-    assert hub == [1, 2, 4]
-    FakeHub.fail_every = 0
-    [part, *_] = parts(source)
-    FakeHub.fail_every = 1
-    with pytest.raises(SomaError, match=r"cannot be read \(ConnectionError: the storage back end said 403\)"):
-        list(part.read())
-    assert hub[3:] == [1, 2, 4, 8, 16, 32]
-
-
-@pytest.mark.parametrize("offline", ["1", "0"])
-def test_without_a_connection_this_is_said_soon(offline: str) -> None:
-    """With the Hub's own client: at once if it is told to be offline, within 20 seconds if nothing answers."""
+@pytest.mark.parametrize("state", ["offline", "closed", "silent"])
+def test_without_a_connection_this_is_said_soon(state: str) -> None:
+    """At once if the Hub's client is told to be offline, within 30 seconds if nothing answers."""
     code = (
         "import sys; from soma.config.data import FineWebSource; from soma.data.sources import parts; "
         "parts(FineWebSource(source='fineweb-edu', revision='0' * 40))"
     )
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # and does not listen
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if state == "silent":
+            server.listen()  # so that the system accepts connections, which nobody answers
         environment = os.environ | {
-            "HF_HUB_OFFLINE": offline,
-            "HF_ENDPOINT": f"http://127.0.0.1:{closed.getsockname()[1]}",
+            "HF_HUB_OFFLINE": str(int(state == "offline")),
+            "HF_ENDPOINT": f"http://127.0.0.1:{server.getsockname()[1]}",
         }
-        start = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=30
         )
-    assert time.monotonic() - start < 20
-    words = "because HF_HUB_OFFLINE is set" if offline == "1" else "cannot be read (Connect"
-    assert words in done.stderr.splitlines()[-1]
-
-
-def test_a_connection_that_ends_half_way_without_an_error_is_noticed(fineweb: Path, hub: list[float]) -> None:
-    settings: dict[str, Any] = {"source": "fineweb-edu", "revision": "0" * 40, "files": (0, 3), "row_groups": 5}
-    expected = read(FineWebSource(**settings, path=str(fineweb)))
-    FakeHub.cut_every = 7
-    assert read(FineWebSource(**settings)) == expected
-    assert hub
-    FakeHub.cut_every = 1
-    with pytest.raises(SomaError, match=r"000_00000\.parquet cannot be read"):
-        read(FineWebSource(**settings))
-
-
-def test_what_the_hub_does_not_have_is_not_asked_for_again(hub: list[float]) -> None:
-    with pytest.raises(SomaError, match="does not exist; check the source's path, revision and folder"):
-        parts(FineWebSource(source="fineweb-edu", revision="0" * 40, sample="sample/1BT"))
-    assert not hub
+    words = {
+        "offline": "because HF_HUB_OFFLINE is set",
+        "closed": "cannot be read (ConnectError",
+        "silent": "(ReadTimeout",
+    }
+    assert words[state] in done.stderr.splitlines()[-1]
 
 
 # ----------------------------------------------------------------------------------------------- wikitext

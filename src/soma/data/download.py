@@ -5,12 +5,14 @@ Layout of the folder:
     manifest.json                  source settings, contents of each piece, counts and hashes
 
 Files are written to `<folder>.partial/`, whose `progress.json` records every finished piece: an interrupted download
-continues after the last one, and the folder itself appears only when it is complete.
+continues after the last one, and the folder itself appears only when it is complete. A file of the Hub that is needed
+as a whole is first copied to `<folder>.partial/copies/`, where an interrupted copy goes on at its last byte.
 """
 
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,8 @@ SCHEMA = pa.schema(
     }
 )
 _ROW_GROUP_DOCUMENTS, _ROW_GROUP_BYTES = 4096, 8 << 20
-_WRITTEN = ("documents-*.parquet", "progress.json", "manifest.json")
+_COPIES = "copies"
+_WRITTEN = ("documents-*.parquet", "progress.json", "manifest.json", f"{_COPIES}/*.parquet")
 _LARGEST_DOCUMENT = 1 << 30  # parquet cannot hold a value of 2 GB
 
 
@@ -105,6 +108,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 def _resume(partial: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the records of finished, intact pieces, and remove everything else from the partial folder."""
     pieces: list[dict[str, Any]] = []
+    known: set[str] = set()
     if (partial / "progress.json").exists():
         progress = read_json(partial / "progress.json")
         if progress["settings"] == settings:
@@ -114,12 +118,13 @@ def _resume(partial: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
                 except SomaError:
                     break
                 pieces.append(piece)
-    known = {piece["file"] for piece in pieces}
+            known.add(_COPIES)
+    known |= {piece["file"] for piece in pieces}
     check_own(partial, _WRITTEN)
     partial.mkdir(parents=True, exist_ok=True)
     for path in partial.iterdir():
         if path.name not in known:
-            path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     return pieces
 
 
@@ -130,7 +135,7 @@ def _write_piece(part: Part, folder: Path, name: str, where: str) -> dict[str, A
     with atomic_path(folder / name) as path, pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
         rows: list[Document] = []
         size = 0
-        for document in part.read():
+        for document in part.read_copies(folder / _COPIES) if part.read_copies else part.read():
             groups.setdefault(document.group)
             if not document.text.strip():
                 record["empty"] += 1
@@ -146,6 +151,7 @@ def _write_piece(part: Part, folder: Path, name: str, where: str) -> dict[str, A
                 rows, size = [], 0
         if rows:
             writer.write_table(_table(rows))
+    shutil.rmtree(folder / _COPIES, ignore_errors=True)
     record["groups"] = list(groups)
     record["text_sha256"] = digest.hexdigest()
     record["stored"] = describe_files(folder, [name])[name]

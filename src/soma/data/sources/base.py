@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,11 @@ class Part:
         name: what is read.
         stamp: a value that changes when the text may have changed.
         read: starts a new pass over the documents, in constant memory; empty documents are included.
+        read_copies: the same for remote files that are needed as a whole, or None: first copies them to a folder, from
+            where an earlier call stopped, and checks their hashes.
     """
 
     name: str
     stamp: str
     read: Callable[[], Iterator[Document]]
+    read_copies: Callable[[Path], Iterator[Document]] | None = None

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from soma.config.data import FineWebSource
 from soma.data.sources.base import Document, Part
-from soma.data.sources.parquet import Folder, ParquetReader, find_folder, texts
+from soma.data.sources.folder import Folder
+from soma.data.sources.parquet import ParquetReader, copying, find_folder, texts
 from soma.errors import SomaError
 from soma.numerics.rng import Stream
 
@@ -37,8 +38,9 @@ def parts(source: FineWebSource) -> list[Part]:
         groups = _share(source.row_groups, i, last - first)
         budget = _share(source.bytes, i, last - first)
         if groups != 0 and budget != 0:
-            read = partial(_read, folder, name, source.seed, groups, source.rows_per_group, budget)
-            out.append(Part(name, folder.stamp(name), read))
+            read = partial(_read, name=name, seed=source.seed, groups=groups, rows=source.rows_per_group, budget=budget)
+            copies = copying(folder, [name], read, budget) if groups is None else None
+            out.append(Part(name, folder.stamp(name), partial(read, folder), copies))
     return out
 
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, ClassVar, Protocol, Self, TypeVar
+from typing import IO, Any, Self
 
-import huggingface_hub
 import pyarrow as pa
 import pyarrow.parquet as pq
-from huggingface_hub.errors import OfflineModeIsEnabled
 
+from soma.data.sources.base import Document
+from soma.data.sources.folder import Folder, LocalFolder, attempt
+from soma.data.sources.hub import HubFolder
 from soma.errors import SomaError
-from soma.files.tables import DAMAGED
-
-T = TypeVar("T")
 
 
 def check_columns(schema: pa.Schema, columns: Sequence[str], where: str) -> None:
@@ -49,80 +44,6 @@ def texts(column: pa.ChunkedArray | pa.Array, where: str) -> list[bytes]:
     return [value or b"" for value in column.cast(pa.large_binary()).to_pylist()]
 
 
-class Folder(Protocol):
-    """A flat folder of parquet files."""
-
-    attempts: ClassVar[int]
-    """Number of times to attempt a read."""
-    failures: ClassVar[tuple[type[Exception], ...]]
-    """Errors that another attempt, or another copy of the file, may resolve."""
-
-    def locate(self, name: str) -> str:
-        """Return the full name for messages."""
-
-    def names(self) -> list[str]:
-        """Return the sorted names of the parquet files."""
-
-    def open(self, name: str) -> IO[bytes]:
-        """Open a seekable stream."""
-
-    def stamp(self, name: str) -> str:
-        """Return a value that changes when the file may have changed."""
-
-
-@dataclass(frozen=True)
-class LocalFolder:
-    """A folder on this machine."""
-
-    path: Path
-    attempts: ClassVar[int] = 1
-    failures: ClassVar[tuple[type[Exception], ...]] = DAMAGED
-
-    def locate(self, name: str) -> str:
-        return str(self.path / name)
-
-    def names(self) -> list[str]:
-        if not self.path.is_dir():
-            raise SomaError(f"{self.path} is not a folder; name the one that holds the parquet files.")
-        return sorted(path.name for path in self.path.glob("*.parquet") if not path.name.startswith("."))
-
-    def open(self, name: str) -> IO[bytes]:
-        return (self.path / name).open("rb")
-
-    def stamp(self, name: str) -> str:
-        known = (self.path / name).stat()
-        return f"{known.st_size}-{known.st_mtime_ns}"
-
-
-@dataclass(frozen=True)
-class HubFolder:
-    """A folder of a data set on the Hub, at a pinned commit."""
-
-    repository: str
-    revision: str
-    folder: str
-    attempts: ClassVar[int] = 7
-    # Errors of a network read come from several layers (HTTP client, storage back end, parquet decoder).
-    failures: ClassVar[tuple[type[Exception], ...]] = (Exception,)
-
-    def locate(self, name: str) -> str:
-        return f"datasets/{self.repository}@{self.revision}/{self.folder}/{name}".rstrip("/")
-
-    def names(self) -> list[str]:
-        path = self.locate("")
-        listing = attempt(self, "", lambda: huggingface_hub.HfFileSystem().ls(path, detail=False), _PATIENCE)
-        names = (str(entry).rsplit("/", 1)[-1] for entry in listing)
-        return sorted(name for name in names if name.endswith(".parquet"))
-
-    def open(self, name: str) -> IO[bytes]:
-        # A row group of FineWeb-Edu is 3 MB: a larger read-ahead would mostly be discarded.
-        stream: IO[bytes] = huggingface_hub.HfFileSystem().open(self.locate(name), "rb", block_size=4 << 20)
-        return stream
-
-    def stamp(self, name: str) -> str:
-        return self.revision
-
-
 def find_folder(path: str | None, repository: str, revision: str, folder: str) -> Folder:
     """Return the local copy at `path` (the folder itself, or one that contains `folder`), or the Hub's."""
     if path is None:
@@ -131,43 +52,23 @@ def find_folder(path: str | None, repository: str, revision: str, folder: str) -
     return LocalFolder(local / folder if (local / folder).is_dir() else local)
 
 
-_PATIENCE = 8.0
-"""Seconds after which the first contact with the Hub is not tried again. A request takes up to 13, so that someone
-without a connection is told within 20 seconds; a download that has begun waits a minute for one to come back."""
-
-
-def attempt(folder: Folder, name: str, action: Callable[[], T], patience: float = math.inf) -> T:
-    """Run `action`; if it fails, repeat it after pauses of 1, 2, 4, ... seconds, as often as the folder allows.
+def copying(
+    folder: Folder, names: Sequence[str], read: Callable[[Folder], Iterator[Document]], budget: int | None = None
+) -> Callable[[Path], Iterator[Document]] | None:
+    """Return how to read files of the Hub from copies in a given folder, or None if they need not be copied.
 
     Args:
-        patience: seconds from now after which no further attempt begins.
-
-    Raises:
-        SomaError: the file is not there, HF_HUB_OFFLINE forbids the attempt, or every attempt failed.
+        budget: bytes of text that will be read; None: all. Files of which less than half is needed are not copied.
     """
-    where, start = folder.locate(name), time.monotonic()
-    for tried in range(1, folder.attempts + 1):
-        try:
-            return action()
-        except SomaError:
-            raise
-        except FileNotFoundError:
-            raise SomaError(f"{where} does not exist; check the source's path, revision and folder.") from None
-        except OfflineModeIsEnabled:
-            raise SomaError(
-                f"{where} cannot be read because HF_HUB_OFFLINE is set; unset it, or set the source's `path` to a copy "
-                "on this machine."
-            ) from None
-        except folder.failures as error:
-            pause = 2.0 ** (tried - 1)
-            if tried == folder.attempts or time.monotonic() - start + pause > patience:
-                why = " ".join(str(error).split())
-                raise SomaError(
-                    f"{where} cannot be read ({type(error).__name__}: {why}); "
-                    "check the connection or fetch the file again, then rerun: finished files are kept."
-                ) from error
-            time.sleep(pause)
-    raise AssertionError("a folder allows at least one attempt")
+    if not isinstance(folder, HubFolder) or (budget is not None and 2 * budget < sum(map(folder.size, names))):
+        return None
+
+    def copy_and_read(copies: Path) -> Iterator[Document]:
+        for name in names:
+            folder.copy(name, copies / name)
+        yield from read(LocalFolder(copies))
+
+    return copy_and_read
 
 
 class ParquetReader:

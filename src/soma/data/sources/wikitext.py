@@ -9,7 +9,8 @@ from itertools import chain, pairwise
 
 from soma.config.data import WikiTextSource
 from soma.data.sources.base import Document, Part
-from soma.data.sources.parquet import Folder, ParquetReader, find_folder, texts
+from soma.data.sources.folder import Folder
+from soma.data.sources.parquet import ParquetReader, copying, find_folder, texts
 from soma.errors import SomaError
 from soma.files.hashes import sha256_json
 
@@ -30,7 +31,8 @@ def parts(source: WikiTextSource) -> list[Part]:
                 f"(expected {split}-00000-of-...); check the source's path and `splits`."
             )
         stamp = sha256_json([[name, folder.stamp(name)] for name in files])
-        out.append(Part(split, stamp, partial(_read, folder, files, split)))
+        read = partial(_read, names=files, split=split)
+        out.append(Part(split, stamp, partial(read, folder), copying(folder, files, read)))
     return out
 
 
