@@ -36,13 +36,13 @@ rule all:
         expand(
             "{dir}/{name}.{suffix}",
             dir=TABLE_DIR,
-            name=TABLES,
+            name=CATALOGUE.tables,
             suffix=["md", "csv", "html"],
         ),
         expand(
             "{dir}/{name}.{suffix}",
             dir=FIGURE_DIR,
-            name=FIGURES,
+            name=CATALOGUE.figures,
             suffix=["svg", "png", "csv"],
         ),
 
@@ -64,7 +64,11 @@ rule rates:
         expand(
             "{dir}/{name}.md",
             dir=TABLE_DIR,
-            name=["rates", "rates-of-arms", "table6"],
+            name=[
+                name
+                for name in ("rates", "rates-of-arms", "table6")
+                if name in CATALOGUE.tables
+            ],
         ),
 
 
@@ -75,7 +79,13 @@ rule runs:
 
 rule evaluation:
     input:
-        sorted({file for product in PRODUCTS for file in files_of(product.reads)}),
+        sorted(
+            {
+                file
+                for product in CATALOGUE.products
+                for file in files_of(product.reads)
+            }
+        ),
 
 
 onstart:

@@ -12,6 +12,7 @@ and nothing is computed, because Snakemake reads this module before it runs anyt
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -49,8 +50,20 @@ class Verdicts:
     """All claims with their differences and verdicts, computed from the rows that the claims read."""
 
 
-Read = str | Losses | Histories | Facts | Verdicts
+@dataclass(frozen=True)
+class IfGiven:
+    """The rows of a measurement or a summary, or None in a campaign that does not have them."""
+
+    rows: str
+
+
+Read = str | Losses | Histories | Facts | Verdicts | IfGiven
 """Something that a function reads; a text names the rows of a measurement or a summary."""
+
+
+def rows_of(reads: Iterable[Read]) -> set[str]:
+    """Return the names of the rows among what a function reads."""
+    return {read.rows if isinstance(read, IfGiven) else read for read in reads if isinstance(read, str | IfGiven)}
 
 
 # ------------------------------------------------------------------------------------------------------------ entries
@@ -93,6 +106,8 @@ class Product:
     reads: tuple[Read, ...]
     caption: str
     """Explanation in the report: the content, and how to read it."""
+    needs: tuple[str, ...] = ()
+    """Names in `products` of the configuration that the function uses beside those behind its reads."""
 
     kind: ClassVar[str]
 
@@ -186,7 +201,7 @@ _SUMMARIES = (
     Summary("tuning", "tuning.search", (Losses(("tuning",), ("validation",)),)),
     Summary("tuning-compared", "tuning.compare", ("tuning", "tuning-test")),
     Summary("rates", "rates.search", (Losses(("rates",), ("validation",)),)),
-    Summary("rates-of-arms", "rates.of_arms", ("rates", "tuning")),
+    Summary("rates-of-arms", "rates.of_arms", ("rates", IfGiven("tuning"))),
     Summary("widths", "tuning.search_widths", (Losses(("widths",), ("validation",)),)),
     Summary("sweep", "scaling.curves", (_SWEEP, "costs")),
     Summary("crossings", "scaling.crossings", ("sweep",)),
@@ -210,7 +225,7 @@ SUMMARIES = {summary.name: summary for summary in _SUMMARIES}
 SECTIONS: dict[str, tuple[Product, ...]] = {
     "What was reproduced": (
         Table(
-            "claims", "claims.claims", "Claims, evidence and verdicts", (Verdicts(), "reference"),
+            "claims", "claims.claims", "Claims, evidence and verdicts", (Verdicts(), IfGiven("reference")),
             "Each claim of the paper, what this campaign measured, and the verdict by the rule printed below the "
             "table. Read the column of differences first: a value below zero is for the claim.",
         ),
@@ -235,6 +250,7 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
         Table(
             "steps", "costs.steps", "Seconds of a global step", ("costs",),
             "How long an update takes as N, n_pert or B grow. Compare the slowest expert with the paper's seconds.",
+            needs=("sweep",),
         ),
         Table(
             "clusters", "settings.clusters", "Clusters of the training text", (Facts("clusters"),),
@@ -244,7 +260,7 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
     "Equal size and budget": (
         Figure(
             "figure1", "fixed_size.figure1", "Equal total size: test loss against training cost",
-            ("losses", "costs", "differences", "sizes", "ngrams"),
+            ("losses", "costs", "differences", IfGiven("sizes"), "ngrams"),
             "Test loss of models of equal total size: left against arithmetic operations, which are the same on any "
             "machine; right against device time on this one, with smaller monoliths at the end of the same budget "
             "(hollow) and n-gram models of the training text (dashed). Below: SOMA's loss minus that of each arm at "
@@ -253,7 +269,7 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
         ),
         Table(
             "table4", "fixed_size.table4", "Table 4. Test loss at equal budget and total size",
-            ("losses", "ngrams", "walk"),
+            ("losses", "ngrams", IfGiven("walk")),
             "Test loss at equal arithmetic operations and equal total size, for the last and the averaged iterate. "
             "Rows in italics were not run. The last rows are n-gram models of the same training text: what counting "
             "reaches without any training.",
@@ -271,7 +287,7 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
     "Controls of ours": (
         Table(
             "controls", "controls.controls", "Controls that the paper did not run",
-            ("controls", "precision", "sizes"),
+            ("controls", IfGiven("precision"), "sizes"),
             "Beyond the paper: other explanations of the comparison at equal total size. Each row compares two arms.",
         ),
         Table(
@@ -472,21 +488,23 @@ PRODUCTS: tuple[Product, ...] = tuple(product for products in SECTIONS.values() 
 TABLES: dict[str, Table] = {p.name: p for p in PRODUCTS if isinstance(p, Table)}
 FIGURES: dict[str, Figure] = {p.name: p for p in PRODUCTS if isinstance(p, Figure)}
 
+CHOSEN = "tuning-test"
+"""Rows of the step `evaluate-chosen`: the settings that the search of Table 6 chose, on test."""
 RATES = "rates-of-arms"
 """Summary that says, of all verdicts, whether the compared arms have rates that were searched for."""
-METRICS: tuple[Read, ...] = ("losses", Verdicts(), "controls", "sizes", "ngrams")
+METRICS: tuple[Read, ...] = ("losses", Verdicts(), IfGiven("controls"), IfGiven("sizes"), "ngrams")
 """Inputs of the step `metrics`."""
 FRONT: tuple[Read, ...] = (
     Verdicts(),
-    "controls",
-    "precision",
-    "sizes",
+    IfGiven("controls"),
+    IfGiven("precision"),
+    IfGiven("sizes"),
     "costs",
-    "reference",
-    "inference",
+    IfGiven("reference"),
+    IfGiven("inference"),
 )
 """Inputs of the step `summary`, beside the records of the runs."""
-PAGE: tuple[Read, ...] = ("costs", "reference", "inference")
+PAGE: tuple[Read, ...] = ("costs", IfGiven("reference"), IfGiven("inference"))
 """Inputs of the step `page`, beside all products and the records of the runs."""
 
 
@@ -638,3 +656,47 @@ CONTROLS = {
     "B7": "For one budget of operations, which size, and how many experts?",
 }
 """Questions of the controls that the paper did not run."""
+
+
+# --------------------------------------------------------------------------------------------- the part of a campaign
+
+
+class Catalogue:
+    """What one campaign measures, summarises, shows and judges: every entry all of whose products it has."""
+
+    def __init__(self, given: Collection[str]) -> None:
+        """Take the names of the products that the campaign's configuration gives."""
+        self._given = frozenset(given)
+        self.measurements = {name: entry for name, entry in MEASUREMENTS.items() if entry.product in self._given}
+        self.summaries = {name: entry for name, entry in SUMMARIES.items() if self._has_all(entry.reads)}
+        self.sections = {
+            section: own
+            for section, products in SECTIONS.items()
+            if (own := tuple(p for p in products if self._has_all(p.reads) and self._given.issuperset(p.needs)))
+        }
+        self.products = tuple(product for products in self.sections.values() for product in products)
+        self.tables = {p.name: p for p in self.products if isinstance(p, Table)}
+        self.figures = {p.name: p for p in self.products if isinstance(p, Figure)}
+        self.claims = tuple(claim for claim in CLAIMS if self._has_all(claim.reads))
+
+    def has(self, rows: str) -> bool:
+        """Return if the campaign has the rows of a measurement, a summary or another step."""
+        if rows in MEASUREMENTS:
+            return MEASUREMENTS[rows].product in self._given
+        if rows in SUMMARIES:
+            return self._has_all(SUMMARIES[rows].reads)
+        return rows != CHOSEN or "tuning" in self._given
+
+    def _has_all(self, reads: Iterable[Read]) -> bool:
+        return all(self._has(read) for read in reads)
+
+    def _has(self, read: Read) -> bool:
+        match read:
+            case str():
+                return self.has(read)
+            case Losses():
+                return self._given.issuperset(read.products)
+            case Histories():
+                return read.product in self._given
+            case _:
+                return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from soma.catalogue import CLAIMS, RATES, Facts, Histories, Losses, Read, Verdicts
+from soma.catalogue import RATES, Facts, Histories, IfGiven, Losses, Read, Verdicts
 from soma.plan import Plan
 
 EVALUATED = ("validation", "test")
@@ -45,6 +45,9 @@ def _files(read: Read, plan: Plan) -> Iterator[str]:
     match read:
         case str():
             yield rows(read)
+        case IfGiven():
+            if plan.config.catalogue.has(read.rows):
+                yield rows(read.rows)
         case Losses():
             yield from losses(read, plan)
         case Histories():
@@ -52,5 +55,5 @@ def _files(read: Read, plan: Plan) -> Iterator[str]:
         case Facts():
             yield from facts(read, plan).values()
         case Verdicts():
-            yield from (rows(name) for claim in CLAIMS for name in claim.reads)
+            yield from (rows(name) for claim in plan.config.catalogue.claims for name in claim.reads)
             yield rows(RATES)

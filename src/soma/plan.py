@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from soma.catalogue import MEASUREMENTS, SUMMARIES, Losses
+from soma.catalogue import MEASUREMENTS, Losses
 from soma.config.campaign import Arm, Config, SeedRun
 from soma.config.training import Training
 from soma.errors import SomaError
@@ -90,7 +90,9 @@ class Plan:
 
     def product_arms(self, product: str) -> tuple[str, ...]:
         """Return the arms of a product of the configuration, including those that it derives."""
-        return self.groups[product] if product in _DERIVING else tuple(getattr(self.config.products, product).arms)
+        if product in _DERIVING:
+            return self.groups[product]
+        return tuple(self.config.products.given[product].arms)
 
     def measured_runs(self, name: str) -> list[RunSpec]:
         """Return the runs that a measurement opens."""
@@ -159,9 +161,10 @@ def _groups(config: Config) -> dict[str, tuple[str, ...]]:
     """Return the groups of evaluated arms; each arm is in the first group that has it."""
     groups: dict[str, tuple[str, ...]] = {arm: (arm,) for arm in config.products.fixed_size.arms}
     taken = set(groups)
-    reads = [read for summary in SUMMARIES.values() for read in summary.reads if isinstance(read, Losses)]
+    summaries = config.catalogue.summaries.values()
+    reads = [read for summary in summaries for read in summary.reads if isinstance(read, Losses)]
     for name in dict.fromkeys(product for read in reads for product in read.products if product not in _DERIVING):
-        own = tuple(arm for arm in dict.fromkeys(getattr(config.products, name).arms) if arm not in taken)
+        own = tuple(arm for arm in dict.fromkeys(config.products.given[name].arms) if arm not in taken)
         taken |= set(own)
         if own:
             groups[name] = own
@@ -175,11 +178,12 @@ def _derived_arms(config: Config) -> dict[str, dict[str, Arm]]:
     def derive(base: str, variants: Mapping[str, Mapping[str, Any]]) -> dict[str, Arm]:
         return {name: arms[base].model_copy(update=dict(change)) for name, change in variants.items()}
 
+    tuned = p.tuning.bases if p.tuning else ()
     return {
-        "tuning": {k: v for base in p.tuning.bases for k, v in derive(base, p.tuning.variants(base)).items()},
+        "tuning": {k: v for base in tuned for k, v in derive(base, p.tuning.variants(base)).items()},
         "sweep": config.swept,
         "rates": config.searched,
-        "widths": derive(p.widths.arm, p.widths.variants),
+        "widths": derive(p.widths.arm, p.widths.variants) if p.widths else {},
     }
 
 

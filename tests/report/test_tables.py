@@ -18,7 +18,7 @@ from soma.analysis import reading
 from soma.analysis.claims import Judged, verdicts
 from soma.analysis.costs import campaign_totals
 from soma.analysis.verdict import Difference
-from soma.catalogue import CLAIMS, CONTROLS, FIGURES, PRODUCTS, SECTIONS, SUMMARIES, TABLES, Losses
+from soma.catalogue import CLAIMS, CONTROLS, FIGURES, PRODUCTS, SECTIONS, SUMMARIES, TABLES, IfGiven, Losses
 from soma.config.campaign import load
 from soma.evaluation.rows import NGRAMS
 from soma.plan import Plan, make_plan
@@ -45,7 +45,7 @@ import json
 
 include: "Snakefile"
 
-LABELS = [(category(p), *labels(p).values()) for p in PRODUCTS]
+LABELS = [(category(p), *labels(p).values()) for p in CATALOGUE.products]
 Path("told.json").write_text(json.dumps({"labels": LABELS, "made": rules.all.input}))
 """
 
@@ -89,7 +89,8 @@ class Rows(fabricated.Rows):
 
     def summary(self, name: str) -> pd.DataFrame:
         module, function = SUMMARIES[name].function.split(".")
-        inputs = [self.scored(read) if isinstance(read, Losses) else self(read) for read in SUMMARIES[name].reads]
+        named = [read.rows if isinstance(read, IfGiven) else read for read in SUMMARIES[name].reads]
+        inputs = [self.scored(read) if isinstance(read, Losses) else self(read) for read in named]
         return getattr(import_module(f"soma.analysis.{module}"), function)(self.plan, *inputs)
 
     def scored(self, read: Losses) -> pd.DataFrame:

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from soma.catalogue import CLAIMS, FIGURES, FRONT, METRICS, PAGE, RATES, SUMMARIES, TABLES, Losses, Read, Verdicts
+from soma.catalogue import (
+    CLAIMS,
+    FIGURES,
+    FRONT,
+    METRICS,
+    PAGE,
+    RATES,
+    SUMMARIES,
+    TABLES,
+    Losses,
+    Read,
+    Verdicts,
+    rows_of,
+)
 
 PRODUCTS = {"summarise": len(SUMMARIES), "summarise_costs": 1, "summary": 1, "metrics": 1, "page": 1}
 PRODUCTS |= {"table": len(TABLES), "figure": len(FIGURES)}
@@ -18,7 +31,7 @@ def remade(*changed: str, losses: Collection[str] = ()) -> dict[str, int]:
     names = set(changed)
 
     def touched(reads: tuple[Read, ...]) -> bool:
-        read = {name for r in reads for name in ([r] if isinstance(r, str) else _judged(r))}
+        read = rows_of(reads) | {name for r in reads for name in _judged(r)}
         return bool(names & read) or any(isinstance(r, Losses) and set(losses) & set(r.products) for r in reads)
 
     while more := {name for name, summary in SUMMARIES.items() if name not in names and touched(summary.reads)}:

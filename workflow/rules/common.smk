@@ -7,8 +7,7 @@ from pathlib import Path
 from soma import layout
 from soma.accounting.schedule import nodes_of, warning_of, workers_of
 from soma.accounting.size import training_megabytes
-from soma.catalogue import FIGURES, FRONT, MEASUREMENTS, METRICS, PAGE, PRODUCTS
-from soma.catalogue import SECTIONS, SUMMARIES, TABLES, Losses
+from soma.catalogue import CHOSEN, FRONT, METRICS, PAGE
 from soma.cli import forks
 from soma.config.campaign import BASE, merge, merged, resolve
 from soma.errors import SomaError
@@ -43,7 +42,7 @@ with errors_as_one_sentence():
         merged(BASE, *map(Path, workflow.configfiles)), workflow.config_settings.config
     )
     CONFIG = resolve(RAW)
-    PLAN = make_plan(CONFIG)
+    PLAN, CATALOGUE = make_plan(CONFIG), CONFIG.catalogue
     RESULTS = f"results/{CONFIG.campaign}"
     if workflow.is_main_process:
         # Before Snakemake compares anything: results may have come with DVC, from a machine with records of its own.
@@ -174,7 +173,9 @@ def slurm_options(wildcards):
 
 def threads_of_measurement(name):
     """Give the whole machine to a measurement of times."""
-    return workflow.cores if MEASUREMENTS[name].timed else CONFIG.compute.threads
+    return (
+        workflow.cores if CATALOGUE.measurements[name].timed else CONFIG.compute.threads
+    )
 
 
 def write_report():

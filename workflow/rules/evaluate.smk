@@ -78,7 +78,7 @@ rule measure:
         f"{SETS}/validation.parquet",
         checkpoints=lambda wc: opened(
             PLAN.measured_runs(wc.measurement),
-            milestones=MEASUREMENTS[wc.measurement].early,
+            milestones=CATALOGUE.measurements[wc.measurement].early,
         ),
         shards=lambda wc: shards_of(PLAN.measured_runs(wc.measurement)),
         routers=lambda wc: routers_of(PLAN.measured_runs(wc.measurement)),
@@ -87,7 +87,7 @@ rule measure:
     log:
         f"{LOGS}/measure-{{measurement}}.log",
     wildcard_constraints:
-        measurement="|".join(MEASUREMENTS),
+        measurement="|".join(CATALOGUE.measurements) or "(?!)",
     threads: lambda wc: threads_of_measurement(wc.measurement)
     resources:
         mem_mb=16000,
@@ -106,13 +106,13 @@ rule measure:
 
 rule summarise:
     input:
-        lambda wc: files_of(SUMMARIES[wc.summary].reads),
+        lambda wc: files_of(CATALOGUE.summaries[wc.summary].reads),
     output:
         f"{ROWS}/{{summary}}.parquet",
     log:
         f"{LOGS}/summarise-{{summary}}.log",
     wildcard_constraints:
-        summary="|".join(SUMMARIES),
+        summary="|".join(CATALOGUE.summaries),
     resources:
         mem_mb=8000,
         runtime=60,
@@ -127,49 +127,50 @@ rule summarise:
         " --output {output}"
 
 
-# The choice is a file of its own, so that nothing but the search is a reason to open the test set again.
-rule choose:
-    input:
-        f"{EVALUATION}/validation/tuning.parquet",
-    output:
-        f"{ROWS}/chosen.json",
-    log:
-        f"{LOGS}/choose.log",
-    resources:
-        mem_mb=4000,
-        runtime=60,
-    params:
-        code=code("choose"),
-        settings=settings("choose"),
-        file=SETTINGS.path("choose"),
-    message:
-        "Choosing the best setting of the search"
-    shell:
-        "{SOMA} choose --log {log} --settings {params.file} --validation {input} --output {output}"
+if CATALOGUE.has(CHOSEN):
 
+    # The choice is a file of its own, so that nothing but the search is a reason to open the test set again.
+    rule choose:
+        input:
+            f"{EVALUATION}/validation/tuning.parquet",
+        output:
+            f"{ROWS}/chosen.json",
+        log:
+            f"{LOGS}/choose.log",
+        resources:
+            mem_mb=4000,
+            runtime=60,
+        params:
+            code=code("choose"),
+            settings=settings("choose"),
+            file=SETTINGS.path("choose"),
+        message:
+            "Choosing the best setting of the search"
+        shell:
+            "{SOMA} choose --log {log} --settings {params.file} --validation {input} --output {output}"
 
-rule evaluate_chosen:
-    input:
-        chosen=f"{ROWS}/chosen.json",
-        windows=f"{SETS}/test.parquet",
-        checkpoints=opened(group_runs("tuning"), milestones=True),
-        routers=routers_of(group_runs("tuning")),
-    output:
-        f"{ROWS}/tuning-test.parquet",
-    log:
-        f"{LOGS}/evaluate-chosen.log",
-    threads: CONFIG.compute.threads
-    resources:
-        mem_mb=8000,
-        runtime=240,
-    params:
-        code=lambda wc: CODE.evaluate(group_runs("tuning")),
-        compute=SETTINGS.path("compute"),
-    message:
-        "Evaluating the chosen settings on test, once"
-    shell:
-        "{SOMA} evaluate --log {log} --settings {input.chosen} --role test --windows {input.windows}"
-        " --runs {RUNS} --routing {ROUTING} --compute {params.compute} --threads {threads} --output {output}"
+    rule evaluate_chosen:
+        input:
+            chosen=f"{ROWS}/chosen.json",
+            windows=f"{SETS}/test.parquet",
+            checkpoints=opened(group_runs("tuning"), milestones=True),
+            routers=routers_of(group_runs("tuning")),
+        output:
+            f"{ROWS}/{CHOSEN}.parquet",
+        log:
+            f"{LOGS}/evaluate-chosen.log",
+        threads: CONFIG.compute.threads
+        resources:
+            mem_mb=8000,
+            runtime=240,
+        params:
+            code=lambda wc: CODE.evaluate(group_runs("tuning")),
+            compute=SETTINGS.path("compute"),
+        message:
+            "Evaluating the chosen settings on test, once"
+        shell:
+            "{SOMA} evaluate --log {log} --settings {input.chosen} --role test --windows {input.windows}"
+            " --runs {RUNS} --routing {ROUTING} --compute {params.compute} --threads {threads} --output {output}"
 
 
 rule summarise_costs:

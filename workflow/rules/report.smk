@@ -3,7 +3,7 @@
 # Section and place in it of every product. The report sorts both as text, hence the numbers.
 PLACES = {
     product: (f"{i} {section}", f"{j:02d}")
-    for i, (section, products) in enumerate(SECTIONS.items(), 1)
+    for i, (section, products) in enumerate(CATALOGUE.sections.items(), 1)
     for j, product in enumerate(products, 1)
 }
 
@@ -20,7 +20,7 @@ def labels(product):
 
 rule table:
     input:
-        rows=lambda wc: files_of(TABLES[wc.name].reads),
+        rows=lambda wc: files_of(CATALOGUE.tables[wc.name].reads),
         paper=local("config/paper_values.yaml"),
     output:
         md=f"{TABLE_DIR}/{{name}}.md",
@@ -28,8 +28,8 @@ rule table:
         html=report(
             f"{TABLE_DIR}/{{name}}.html",
             caption="../report/caption.rst",
-            category=lambda wc: category(TABLES[wc.name]),
-            labels=lambda wc: labels(TABLES[wc.name]),
+            category=lambda wc: category(CATALOGUE.tables[wc.name]),
+            labels=lambda wc: labels(CATALOGUE.tables[wc.name]),
         ),
     log:
         f"{LOGS}/table-{{name}}.log",
@@ -38,7 +38,7 @@ rule table:
         runtime=10,
     params:
         code=lambda wc: code(f"table/{wc.name}"),
-        caption=lambda wc: TABLES[wc.name].caption,
+        caption=lambda wc: CATALOGUE.tables[wc.name].caption,
         settings=settings("campaign"),
         file=SETTINGS.path("campaign"),
     message:
@@ -50,14 +50,14 @@ rule table:
 
 rule figure:
     input:
-        rows=lambda wc: files_of(FIGURES[wc.name].reads),
+        rows=lambda wc: files_of(CATALOGUE.figures[wc.name].reads),
         paper=local("config/paper_values.yaml"),
     output:
         svg=report(
             f"{FIGURE_DIR}/{{name}}.svg",
             caption="../report/caption.rst",
-            category=lambda wc: category(FIGURES[wc.name]),
-            labels=lambda wc: labels(FIGURES[wc.name]),
+            category=lambda wc: category(CATALOGUE.figures[wc.name]),
+            labels=lambda wc: labels(CATALOGUE.figures[wc.name]),
         ),
         png=f"{FIGURE_DIR}/{{name}}.png",
         csv=f"{FIGURE_DIR}/{{name}}.csv",
@@ -68,7 +68,7 @@ rule figure:
         runtime=10,
     params:
         code=lambda wc: code(f"figure/{wc.name}"),
-        caption=lambda wc: FIGURES[wc.name].caption,
+        caption=lambda wc: CATALOGUE.figures[wc.name].caption,
         settings=settings("campaign"),
         file=SETTINGS.path("campaign"),
     message:
@@ -127,12 +127,15 @@ rule summary:
 rule page:
     input:
         tables=expand(
-            "{dir}/{name}.{suffix}", dir=TABLE_DIR, name=TABLES, suffix=["csv", "md"]
+            "{dir}/{name}.{suffix}",
+            dir=TABLE_DIR,
+            name=CATALOGUE.tables,
+            suffix=["csv", "md"],
         ),
         figures=expand(
             "{dir}/{name}.{suffix}",
             dir=FIGURE_DIR,
-            name=FIGURES,
+            name=CATALOGUE.figures,
             suffix=["svg", "png"],
         ),
         numbers=f"{RESULTS}/numbers.json",

@@ -15,7 +15,7 @@ import pandas as pd
 from soma.analysis.functions import function
 from soma.analysis.rates import reasons
 from soma.analysis.verdict import LOSS, Difference, Verdict, judge, simultaneous
-from soma.catalogue import CLAIMS, MEASUREMENTS, RATES
+from soma.catalogue import MEASUREMENTS, RATES
 from soma.plan import Plan
 
 Rows = Callable[[str], pd.DataFrame]
@@ -64,9 +64,9 @@ def counted(judged_claims: Sequence[Judged]) -> str:
 
 
 def verdicts(plan: Plan, rows: Rows) -> list[Judged]:
-    """Judge every claim of the catalogue."""
+    """Judge every claim of the campaign's catalogue."""
     judged, chosen = [], reasons(rows(RATES))
-    for claim in CLAIMS:
+    for claim in plan.config.catalogue.claims:
         evidence = function("soma.analysis", claim.function)
         differences = simultaneous(evidence(plan, *(rows(name) for name in claim.reads)))
         verdict, reason = judge(differences, plan.config.untestable.get(claim.name))
@@ -99,7 +99,8 @@ def _unsearched(plan: Plan, differences: Sequence[Difference], chosen: Mapping[s
     """
     arm_of = {run.id: arm for arm, runs in plan.arm_runs.items() for run in runs}
     arm_of |= {run.id: arm for arm in chosen if arm in plan.arm_runs for run in plan.arm_runs[arm]}
-    base = dict.fromkeys(plan.groups.get("sweep", ()), plan.config.products.sweep.arm)  # whose rates its variants have
+    sweep = plan.config.products.sweep
+    base = dict.fromkeys(plan.groups["sweep"], sweep.arm) if sweep else {}  # whose rates its variants have
     compared: dict[str, None] = {}
     for difference in differences:
         arms = dict.fromkeys(arm_of[run] for run in difference.run.split() if run in arm_of)

@@ -53,12 +53,12 @@ def search(plan: Plan, losses: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(out, columns=[*columns, "updates", "operations", "share", "chosen", "edge"])
 
 
-def of_arms(plan: Plan, searched: pd.DataFrame, tuned: pd.DataFrame) -> pd.DataFrame:
+def of_arms(plan: Plan, searched: pd.DataFrame, tuned: pd.DataFrame | None) -> pd.DataFrame:
     """Say for every arm that a product trains which search chose each of its rates, or what is missing.
 
     Args:
         searched: rows of `search`.
-        tuned: rows of the equal search (`tuning.search`).
+        tuned: rows of the equal search (`tuning.search`), if the campaign has it.
 
     Returns:
         One row per (arm, `key`), those of the seed runs last: its `value`, the `search` that serves the arm (empty:
@@ -103,7 +103,7 @@ def reasons(rows: pd.DataFrame) -> dict[str, str]:
     return {arm: "; ".join(parts) for arm, parts in out.items()}
 
 
-def _services(plan: Plan, searched: pd.DataFrame, tuned: pd.DataFrame) -> list[dict[str, Any]]:
+def _services(plan: Plan, searched: pd.DataFrame, tuned: pd.DataFrame | None) -> list[dict[str, Any]]:
     """Return the searches of both kinds: name, arms served, keys, operations of a run, chosen values and edge."""
     products, out = plan.config.products, []
     for name, product in products.rates.items():
@@ -113,6 +113,8 @@ def _services(plan: Plan, searched: pd.DataFrame, tuned: pd.DataFrame) -> list[d
         facts = {"name": name, "serves": product.serves, "operations": product.operations}
         facts |= _tried([json.loads(values) for values in rows["values"]])
         out.append(facts | {"chosen": chosen, "edge": best["edge"].iloc[0] if len(best) else ""})
+    if tuned is None:
+        return out
     for base, serves in products.tuning.serves.items():
         best = tuned[(tuned["base"] == base) & tuned["chosen"]]
         # Seeds that chose for themselves may differ: no single value of an arm is what all of them chose.
@@ -154,9 +156,9 @@ def _reason(service: Mapping[str, Any], key: str, value: Any, share: float) -> s
 
 def _arms(plan: Plan) -> list[str]:
     """Return every configured arm that is trained, and the base of the sweep, whose variants have its rates."""
-    return list(
-        dict.fromkeys([*(name for name in plan.arms if name in plan.config.arms), plan.config.products.sweep.arm])
-    )
+    names = [name for name in plan.arms if name in plan.config.arms]
+    sweep = plan.config.products.sweep
+    return list(dict.fromkeys([*names, sweep.arm] if sweep else names))
 
 
 def _keys(arm: Training) -> tuple[str, ...]:

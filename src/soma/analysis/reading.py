@@ -10,7 +10,7 @@ import pandas as pd
 
 from soma import layout
 from soma.analysis.claims import verdicts
-from soma.catalogue import Facts, Histories, Losses, Read, Verdicts
+from soma.catalogue import Facts, Histories, IfGiven, Losses, Read, Verdicts
 from soma.config.base import read_as
 from soma.config.campaign import Config
 from soma.evaluation.rows import COLUMNS, KEYS
@@ -29,7 +29,7 @@ def load(reads: Iterable[Read], plan: Plan, results: Path) -> list[Any]:
 
     Returns:
         A table for rows and losses; tables by run for histories; JSON by role or number of clusters for facts; all
-        claims with their verdicts (`claims.Judged`) for verdicts.
+        claims with their verdicts (`claims.Judged`) for verdicts; None for rows that the campaign does not have.
     """
     return [_load(read, plan, results) for read in reads]
 
@@ -38,6 +38,8 @@ def _load(read: Read, plan: Plan, results: Path) -> Any:
     match read:
         case str():
             return read_rows(results / layout.rows(read))
+        case IfGiven():
+            return _load(read.rows, plan, results) if plan.config.catalogue.has(read.rows) else None
         case Losses():
             frames = [read_rows(results / file) for file in layout.losses(read, plan)]
             frames = frames or [pd.DataFrame(columns=list(COLUMNS))]  # a product may have no arms

@@ -55,7 +55,10 @@ def _plan_lines(planned: Plan, rate: float | None) -> list[str]:
         cost = significant(float(run.operations(run.updates)))
         lines.append(f"{sizes} {served:11,} {run.updates:10,} {cost:>11} {len(of_arm):5}")
     lines.append("(expert, served: forward operations per byte, of one expert and of the k experts averaged)")
-    serving = {arm: _served(planned, arm) for arm in planned.config.products.inference.arms}
+    inference = planned.config.products.inference
+    if not inference:
+        return lines
+    serving = {arm: _served(planned, arm) for arm in inference.arms}
     most, least = max(serving, key=serving.__getitem__), min(serving, key=serving.__getitem__)
     ratio = significant(serving[most] / serving[least])
     return [*lines, f"to serve a byte, {most} needs {ratio} times the operations of {least} (arms of Table 12)"]

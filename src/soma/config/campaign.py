@@ -17,6 +17,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 from yaml.constructor import ConstructorError
 
+from soma.catalogue import Catalogue
 from soma.config.base import Fraction, Line, Model, Positive, Seed, Seeds
 from soma.config.data import Data
 from soma.config.products import Products
@@ -101,7 +102,7 @@ class Config(Model):
         for name in (*self.products.arms, *self.products.bases):
             if name not in self.arms and name not in self._swept_in_active():
                 raise ValueError(f"products names the arm `{name}`, which `arms` does not define")
-        if self.arms[self.products.precision.arm].head != "local":
+        if self.products.precision and self.arms[self.products.precision.arm].head != "local":
             raise ValueError(
                 f"products.precision.arm is `{self.products.precision.arm}`, which does not have its own head"
             )
@@ -112,6 +113,11 @@ class Config(Model):
             if run.crop > self.data.window:
                 raise ValueError(f"{name}: crop ({run.crop} bytes) must not exceed data.window ({self.data.window})")
         return self
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """What this campaign measures, shows and judges."""
+        return Catalogue(self.products.given)
 
     @cached_property
     def searched(self) -> dict[str, Arm]:
@@ -127,16 +133,20 @@ class Config(Model):
 
     @cached_property
     def swept(self) -> dict[str, Arm]:
-        """Arms that the sweep derives, by name."""
+        """Arms that the sweep derives, by name; none without a sweep."""
         sweep = self.products.sweep
+        if not sweep:
+            return {}
         base = self.arms[sweep.arm]
         return {name: base.model_copy(update=change) for name, change in sweep.variants(base).items()}
 
     def _swept_in_active(self) -> set[str]:
         """Return the derived arms of the sweep that Figure 16 shows, and no other product."""
         p = self.products
+        if not (p.active and p.sweep and p.sweep.arm in self.arms):
+            return set()
         others = {arm for name, product in p if name != "active" for arm in getattr(product, "arms", ())}
-        return (self.swept.keys() & {*p.active.arms}) - others if p.sweep.arm in self.arms else set()
+        return (self.swept.keys() & {*p.active.arms}) - others
 
     def _check_start(self, name: str, arm: Arm) -> None:
         """Check that an arm which continues another can take over its weights."""
@@ -158,14 +168,16 @@ class Config(Model):
 
     def _check_products(self) -> None:
         p = self.products
-        for name in (p.objective.arm, p.sweep.arm, *p.variance.arms, *p.reference.arms, *p.estimators.arms):
+        measured = [product for product in (p.objective, p.variance, p.reference, p.estimators) if product]
+        for name in [arm for product in measured for arm in product.arms] + ([p.sweep.arm] if p.sweep else []):
             if self.arms[name].method != "spsa":
                 raise ValueError(f"products measure the SPSA estimate of `{name}`, which trains by another method")
-        for name in p.inference.arms:
+        for name in p.inference.arms if p.inference else ():
             if name not in p.fixed_size.arms:
                 raise ValueError(f"products.inference.arms names `{name}`, which is not among products.fixed_size")
         served = [(f"rates.{name}", arm) for name, search in p.rates.items() for arm in search.serves]
-        for where, name in served + [("tuning", arm) for arms in p.tuning.serves.values() for arm in arms]:
+        tuned = p.tuning.serves.values() if p.tuning else ()
+        for where, name in served + [("tuning", arm) for arms in tuned for arm in arms]:
             if name not in self.arms:
                 raise ValueError(f"products.{where}.serves names the arm `{name}`, which `arms` does not define")
         names = [name for search in p.rates.values() for name in search.variants]
@@ -173,14 +185,14 @@ class Config(Model):
             if names.count(name) > 1:
                 raise ValueError(f"products.rates runs the setting `{name}` twice")
         _ = self.searched  # every setting must make a valid arm
-        for name in p.walk.arms:
+        for name in p.walk.arms if p.walk else ():
             if self.arms[name].method != "eggroll":
                 raise ValueError(f"products.walk.arms names `{name}`, which is not an `eggroll` arm")
-        if self.arms[p.widths.arm].method != "eggroll":
+        if p.widths and self.arms[p.widths.arm].method != "eggroll":
             raise ValueError(f"products.widths.arm is `{p.widths.arm}`, which is not an `eggroll` arm")
-        if (self.arms | self.swept)[p.active.pairs].experts < 3:
+        if p.active and (self.arms | self.swept)[p.active.pairs].experts < 3:
             raise ValueError(f"products.active.pairs is `{p.active.pairs}`, which has fewer than three experts")
-        for batch in p.sweep.batch:
+        for batch in p.sweep.batch if p.sweep else ():
             base = self.arms[p.sweep.arm].batch
             if batch > base and batch % base:
                 raise ValueError(f"products.sweep.batch holds {batch}, which is not a multiple of the arm's {base}")
@@ -193,7 +205,8 @@ def merge(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any]
     """Merge an overlay deeply over a base; a different `source` replaces the whole source, and `rates` all searches,
     whose settings and budgets suit the arms of one campaign.
 
-    A `null` under `arms`, `recipes` or `untestable` removes the entry (in `resolve`).
+    A `null` under `arms`, `recipes` or `untestable` removes the entry (in `resolve`); under `products` it leaves out a
+    product.
     """
     out = dict(base)
     for key, value in overlay.items():

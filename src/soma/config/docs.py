@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from soma.catalogue import CLAIMS, MEASUREMENTS, PRODUCTS, SUMMARIES, Losses
+from soma.catalogue import CLAIMS, MEASUREMENTS, PRODUCTS, SUMMARIES, Losses, rows_of
 from soma.config import campaign, data, products, routing, training
 from soma.config.campaign import Config
 from soma.files.atomic import write_bytes
@@ -20,8 +20,10 @@ _INTRODUCTION = """\
 # Configuration
 
 `config.yaml` is the base and the reference campaign `small`. `toy.yaml` and `paper.yaml` are overlays: Snakemake's
-`--configfile` merges one over the base, key by key. Under `arms`, `recipes` and `untestable`, `null` removes an entry
-of the base; naming another `source` replaces the whole source, and stating `products.rates` replaces all searches.
+`--configfile` merges one over the base, key by key. Under `arms`, `recipes`, `untestable` and `products`, `null`
+removes an entry of the base; naming another `source` replaces the whole source, and stating `products.rates` replaces
+all searches. A product that is removed takes with it every measurement, table, figure and claim that needs it;
+`fixed_size` must stay.
 Everything is checked before anything runs: an unknown key, a wrong type or an impossible value is one sentence that
 names the key.
 
@@ -34,6 +36,12 @@ A run's settings merge in three layers: `training`, then the arm's `recipe`, the
 
 *This page is generated from `soma.config` by `make docs`.*
 """
+
+
+def _model(annotation: Any) -> Any:
+    """Return the model of a product that may be left out."""
+    return next(a for a in (*get_args(annotation), annotation) if a is not NoneType)
+
 
 _SECTIONS: tuple[tuple[str, Any], ...] = (
     ("Top level", campaign.Config),
@@ -52,7 +60,7 @@ _SECTIONS: tuple[tuple[str, Any], ...] = (
     ("`seed_run`: as `training`, and", campaign.SeedRun),
     ("`arms.*`: as `training`, and", campaign.Arm),
     *(
-        (f"`products.{name}`", products.Search if name == "rates" else info.annotation)
+        (f"`products.{name}`", products.Search if name == "rates" else _model(info.annotation))
         for name, info in products.Products.model_fields.items()
     ),
 )
@@ -80,9 +88,9 @@ def _shown_in(title: str) -> str:
     names = {m.name for m in MEASUREMENTS.values() if m.product == product}
     for summary in SUMMARIES.values():
         losses = {name for read in summary.reads if isinstance(read, Losses) for name in read.products}
-        if product in losses or names & {read for read in summary.reads if isinstance(read, str)}:
+        if product in losses or names & rows_of(summary.reads):
             names.add(summary.name)
-    texts = [p.label for p in PRODUCTS if names & {read for read in p.reads if isinstance(read, str)}]
+    texts = [p.label for p in PRODUCTS if names & rows_of(p.reads)]
     claims = [claim.name for claim in CLAIMS if names & set(claim.reads)]
     if not texts:
         return ""

@@ -7,7 +7,7 @@ one by changing a setting, so that a grid need not be written out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,15 @@ from soma.config.base import Experts, Model, Positive, Seeds
 Arms = Annotated[tuple[str, ...], Field(min_length=1)]
 Counts = Annotated[tuple[Positive, ...], Field(min_length=1)]
 PositiveNumber = Annotated[float, Field(gt=0)]
+
+T = TypeVar("T")
+LEFT_OUT: Any = None
+"""In the place of a product that a campaign does not have."""
+if TYPE_CHECKING:
+    Given = Annotated[T, "given"]
+else:
+    Given = T | None
+"""A product that may be left out. What reads it runs only where it is given, so type checkers see it as given."""
 
 
 class FixedSize(Model):
@@ -399,50 +408,62 @@ class Walk(Model):
 
 
 class Products(Model):
+    """What a campaign shows: `fixed_size` always, of the others those that are given; `null` in an overlay leaves one
+    out. What needs a product that is left out is not planned, shown or judged (`catalogue.Catalogue`).
+    """
+
     fixed_size: FixedSize
     """The comparison at equal total size."""
-    controls: Controls
+    controls: Given[Controls] = LEFT_OUT
     """Other possible explanations of it."""
-    backpropagation: Backpropagation
+    backpropagation: Given[Backpropagation] = LEFT_OUT
     """Zeroth-order training against backpropagation."""
-    tuning: Tuning
+    tuning: Given[Tuning] = LEFT_OUT
     """The equal search over lr and eps."""
     rates: dict[Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]*$")], Search] = Field(default_factory=dict)
     """Searches for settings of arms, by name; those of an overlay take the place of all others."""
-    widths: Widths
+    widths: Given[Widths] = LEFT_OUT
     """EGGROLL at other widths."""
-    paired: Paired
+    paired: Given[Paired] = LEFT_OUT
     """Independent and summed losses compared."""
-    allocation: Allocation
+    allocation: Given[Allocation] = LEFT_OUT
     """Continuations with different splits."""
-    sweep: Sweep
+    sweep: Given[Sweep] = LEFT_OUT
     """N, n_pert and B, one at a time."""
-    ablation: Ablation
+    ablation: Given[Ablation] = LEFT_OUT
     """Partition, start and head."""
-    variance: Variance
+    variance: Given[Variance] = LEFT_OUT
     """Variance of the gradient estimate."""
-    objective: Objective
+    objective: Given[Objective] = LEFT_OUT
     """A fixed separable objective."""
-    reference: Reference
+    reference: Given[Reference] = LEFT_OUT
     """Error against backpropagation."""
-    active: Active
+    active: Given[Active] = LEFT_OUT
     """Number of active experts, and pairs."""
-    inference: Inference
+    inference: Given[Inference] = LEFT_OUT
     """Throughput of inference."""
-    estimators: Estimators
+    estimators: Given[Estimators] = LEFT_OUT
     """Estimators at equal operations."""
-    precision: PrecisionOfDifferences
+    precision: Given[PrecisionOfDifferences] = LEFT_OUT
     """The precision of the finite difference."""
-    walk: Walk
+    walk: Given[Walk] = LEFT_OUT
     """EGGROLL's weights against a random walk."""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Every product that the campaign has, by name."""
+        return {name: product for name, product in self if product is not None}
 
     @property
     def arms(self) -> list[str]:
         """Every configured arm that a product runs unchanged, once."""
-        products = [getattr(self, name) for name in type(self).model_fields]
-        return list(dict.fromkeys(arm for product in products if hasattr(product, "arms") for arm in product.arms))
+        products = [product for product in self.given.values() if hasattr(product, "arms")]
+        return list(dict.fromkeys(arm for product in products for arm in product.arms))
 
     @property
     def bases(self) -> list[str]:
         """Every arm from which a product derives others."""
-        return [*self.tuning.bases, self.sweep.arm, self.widths.arm, *(s.arm for s in self.rates.values())]
+        given = self.given
+        tuned = self.tuning.bases if "tuning" in given else ()
+        derived = [given[name].arm for name in ("sweep", "widths") if name in given]
+        return [*tuned, *derived, *(search.arm for search in self.rates.values())]

@@ -66,6 +66,7 @@ def arm_looks(plan: Plan) -> dict[str, Look]:
     for i, name in enumerate(others):
         marker = MARKERS[(len(counts) + i) % len(MARKERS)]
         looks[name] = {"color": _WARM[i % len(_WARM)], "marker": marker}
-    for i, name in enumerate(plan.config.products.ablation.arms[1:]):
+    ablation = plan.config.products.ablation
+    for i, name in enumerate(ablation.arms[1:] if ablation else ()):
         looks[name] = looks[name] | {"color": _CHANGED[i % len(_CHANGED)]}
     return looks

@@ -20,8 +20,8 @@ def collect(
     plan: Plan,
     losses: pd.DataFrame,
     judged_claims: Sequence[Judged],
-    controls: pd.DataFrame,
-    sizes: pd.DataFrame,
+    controls: pd.DataFrame | None,
+    sizes: pd.DataFrame | None,
     ngrams: pd.DataFrame,
 ) -> dict[str, Any]:
     """Collect the losses of Tables 4 and 9, all differences of claims and controls with intervals, and the verdicts.
@@ -29,10 +29,11 @@ def collect(
     Args:
         losses: rows of `fixed_size.losses`.
         judged_claims: every claim with its differences and verdict.
-        controls, sizes: rows of `controls.controls` and `controls.sizes`.
+        controls, sizes: rows of `controls.controls` and `controls.sizes`, if the campaign has them.
         ngrams: rows of `fixed_size.ngrams`.
     """
-    ends = sizes[sizes["iterate"] == "last"]
+    ends = [] if sizes is None else [*sizes[sizes["iterate"] == "last"].itertuples()]
+    measured = [] if controls is None else controls[controls["seeds"] > 0].groupby("control")
     verdicts = {judged.claim: judged.verdict for judged in judged_claims}
     statuses = {judged.claim: judged.status for judged in judged_claims}
     return {
@@ -41,9 +42,9 @@ def collect(
         "differences": {judged.claim: {d.name: _ends(d) for d in judged.differences} for judged in judged_claims},
         "controls": {
             control: {f"{row.ours} minus {row.theirs}": _ends(difference_of(row)) for row in rows.itertuples()}
-            for control, rows in controls[controls["seeds"] > 0].groupby("control")
+            for control, rows in measured
         },
-        "sizes": _numbers({row.arm: row.loss for row in ends.itertuples()}),
+        "sizes": _numbers({row.arm: row.loss for row in ends}),
         "references": _numbers({row.model: row.loss for row in ngrams[ngrams["set"] == "test"].itertuples()}),
         "verdicts": {name: sum(v == name for v in verdicts.values()) for name in sorted(set(verdicts.values()))},
         "counts": {"text": counted(judged_claims)},

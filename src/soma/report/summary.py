@@ -15,7 +15,7 @@ import pandas as pd
 
 from soma.analysis.claims import Judged, counted
 from soma.analysis.verdict import LOSS, RULE, Support
-from soma.catalogue import CLAIMS, CONTROLS, FIGURES, TABLES, Claim
+from soma.catalogue import CONTROLS, FIGURES, TABLES, Claim
 from soma.files.atomic import read_json
 from soma.plan import Plan
 from soma.report.labels import difference_cells, hardware, named
@@ -65,11 +65,11 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
 
-def environment(plan: Plan, runs: Path, timed: pd.DataFrame) -> dict[str, str]:
+def environment(plan: Plan, runs: Path, timed: Iterable[pd.DataFrame | None]) -> dict[str, str]:
     """Describe the recorded machine and software of the training jobs, and the hardware of timed measurements.
 
     Args:
-        timed: rows of the timed measurements.
+        timed: rows of the timed measurements; None for those that the campaign does not have.
     """
     records = [read_json(runs / folder / "run.json") for run in plan.runs.values() for folder in plan.folders(run)]
 
@@ -77,7 +77,8 @@ def environment(plan: Plan, runs: Path, timed: pd.DataFrame) -> dict[str, str]:
         return ", ".join(sorted({str(record[key]) for record in records}))
 
     names = ("device", "threads", "engine", "python", "torch", "soma", "commit")
-    jobs = {"training jobs": str(len(records)), "measurements of times": hardware(timed)}
+    rows = [each for each in timed if each is not None]
+    jobs = {"training jobs": str(len(records)), "measurements of times": hardware(pd.concat(rows)) if rows else "none"}
     return {name: every(name) for name in names} | jobs
 
 
@@ -85,7 +86,7 @@ def readme(
     plan: Plan,
     paper: PaperValues,
     judged_claims: Sequence[Judged],
-    controls: pd.DataFrame,
+    controls: pd.DataFrame | None,
     findings: Sequence[str],
     cost: Mapping[str, float],
     where: Mapping[str, str],
@@ -93,7 +94,7 @@ def readme(
     """Return README.md of a campaign's folder, with the first screen between BEGIN and END.
 
     Args:
-        controls: rows of `analysis.controls.differences`.
+        controls: rows of `analysis.controls.differences`, if the campaign has them.
         findings: findings of the controls that have their own tables (report.controls).
         cost, where: results of `costs.campaign_totals` and `environment`.
     """
@@ -101,13 +102,15 @@ def readme(
     lines = [f"# Campaign `{plan.config.campaign}`", "", BEGIN, "", *_opening(plan, judged_claims), ""]
     lines += ["![Test loss at equal total size](figures/figure1.png)", ""]
     head = ("claim", "paper", "here (negative is for the claim)", "difference [over documents]", "[over seeds]")
-    rows = [_claim_row(plan, paper, claim, judged) for claim, judged in zip(CLAIMS, judged_claims, strict=True)]
+    claims = plan.config.catalogue.claims
+    rows = [_claim_row(plan, paper, claim, judged) for claim, judged in zip(claims, judged_claims, strict=True)]
     lines += _markdown((*head, "verdict", "shown in"), rows)
-    lines += ["", "Controls that the paper did not run ([all](tables/controls.md)):", ""]
-    lines += _markdown(
-        ("control", "first minus second", "difference [95 % over documents]", "95 % over seeds", "finding"),
-        (_control_row(plan, row) for row in controls[controls["control"] != "B7"].itertuples()),
-    )
+    if controls is not None:
+        lines += ["", "Controls that the paper did not run ([all](tables/controls.md)):", ""]
+        lines += _markdown(
+            ("control", "first minus second", "difference [95 % over documents]", "95 % over seeds", "finding"),
+            (_control_row(plan, row) for row in controls[controls["control"] != "B7"].itertuples()),
+        )
     lines += ["", *(f"- {finding}" for finding in findings), ""]
     lines += ["Intervals of claims hold together within a claim (Holm), others are 95 % intervals of their own. "]
     lines[-1] += "`~`: interpolated between two milestones or sizes."
@@ -128,10 +131,10 @@ def readme(
     ]
     lines += [RULE, "", "## Where it ran", "", *(f"- {name}: {value}" for name, value in where.items()), ""]
     lines += ["## Tables", "", "The CSV file beside each table has every cell's value, interval, status and runs.", ""]
-    ordered = sorted(TABLES, key=lambda name: (not name.startswith("table"), len(name), name))
+    ordered = sorted(plan.config.catalogue.tables, key=lambda name: (not name.startswith("table"), len(name), name))
     lines += [f"- [{TABLES[name].title}](tables/{name}.md)" for name in ordered]
     lines += ["", "## Figures", "", "The CSV file beside each figure has its data.", ""]
-    lines += [f"- [{figure.title}](figures/{figure.name}.png)" for figure in FIGURES.values()]
+    lines += [f"- [{figure.title}](figures/{figure.name}.png)" for figure in plan.config.catalogue.figures.values()]
     return "\n".join(lines) + "\n"
 
 
@@ -146,7 +149,7 @@ def front(
     lines = [f"What was reproduced: campaign {plan.config.campaign}", "=" * 60, "", *_opening(plan, judged_claims), ""]
     # Snakemake shows this page in a narrow column, so differences and reasons are left to the claims table.
     lines += [".. list-table::", "   :widths: 8 27 65", ""]
-    for claim, judged in zip(CLAIMS, judged_claims, strict=True):
+    for claim, judged in zip(plan.config.catalogue.claims, judged_claims, strict=True):
         text = _escape(paper.text(claim.text))
         lines += [f"   * - {claim.name}", f"     - **{judged.verdict}**{_mark(judged)}", f"     - {text}"]
     lines += [

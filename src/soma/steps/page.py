@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from soma import layout
 from soma.analysis.costs import campaign_totals
 from soma.analysis.reading import load, load_plan
@@ -38,5 +36,5 @@ def _facts(plan: Plan, results: Path) -> Mapping[str, Mapping[str, Any]]:
     if not all(path.is_file() for path in (*(results / file for file in layout.files(PAGE, plan)), *records)):
         return {}
     costs, *timed = load(PAGE, plan, results)
-    where = summary.environment(plan, results / "runs", pd.concat(timed))
+    where = summary.environment(plan, results / "runs", timed)
     return {"cost": campaign_totals(plan, costs), "where": where}

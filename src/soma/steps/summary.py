@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pandas as pd
-
 from soma.analysis.costs import campaign_totals
 from soma.analysis.reading import load, load_plan
 from soma.catalogue import FRONT
@@ -25,7 +23,7 @@ def summary(settings: Path, results: Path, paper: Path, output: Path) -> None:
     """
     plan, values = load_plan(settings), PaperValues(paper)
     judged, controls, precision, sizes, costs, *timed = load(FRONT, plan, results)
-    totals, where = campaign_totals(plan, costs), page.environment(plan, results / "runs", pd.concat(timed))
+    totals, where = campaign_totals(plan, costs), page.environment(plan, results / "runs", timed)
     sentences = findings(plan, controls, precision, sizes)
     text = page.readme(plan, values, judged, controls, sentences, totals, where)
     write_bytes(output, text.encode())

@@ -47,8 +47,8 @@ def settings_files(plan: Plan) -> dict[str, Any]:
         "shard": {**windows, "expert_validation": config.data.expert_validation},
         **{f"run-{run.id}": run.model_dump(mode="json") for run in plan.runs.values()},
         **{f"evaluate-{group}": _evaluation(plan, group) for group in plan.groups},
-        "choose": _searched(plan),
-        **{f"measure-{name}": _measurement(plan, name) for name in MEASUREMENTS},
+        **({"choose": _searched(plan)} if config.products.tuning else {}),
+        **{f"measure-{name}": _measurement(plan, name) for name in config.catalogue.measurements},
         "compute": config.compute.model_dump(mode="json"),
         "campaign": config.model_dump(mode="json", exclude={"compute"}) | {"compute": compute},
     }

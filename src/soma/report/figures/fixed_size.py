@@ -38,7 +38,7 @@ _MARGIN = 0.06
 
 def figure1(
     plan: Plan, paper: PaperValues, losses: pd.DataFrame, costs: pd.DataFrame, differences: pd.DataFrame,
-    sizes: pd.DataFrame, ngrams: pd.DataFrame,
+    sizes: pd.DataFrame | None, ngrams: pd.DataFrame,
 ) -> Drawing:  # fmt: skip
     """Draw test loss against operations and device time at equal total size and, wide, SOMA's loss minus each arm's.
 
@@ -112,8 +112,10 @@ def _limits(drawn: pd.DataFrame, others: Sequence[float]) -> tuple[float, float]
     return float(low - _MARGIN * (high - low)), float(high + _MARGIN * (high - low))
 
 
-def _smaller(plan: Plan, sizes: pd.DataFrame, costs: pd.DataFrame) -> pd.DataFrame:
+def _smaller(plan: Plan, sizes: pd.DataFrame | None, costs: pd.DataFrame) -> pd.DataFrame:
     """Return the ends of the size curve's arms that are not compared at equal total size, in the columns of curves."""
+    if sizes is None:
+        return pd.DataFrame(columns=["arm", "label", "operations", "loss", *ENDS, "seeds", "run"])
     rows = sizes[(sizes["iterate"] == "last") & ~sizes["arm"].isin(plan.config.products.fixed_size.arms)]
     rows = rows[["arm", "operations", "loss", *ENDS, "seeds", "run"]].reset_index(drop=True)
     seconds = seconds_of_arms(costs, "aggregate device time")

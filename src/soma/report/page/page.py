@@ -16,7 +16,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markdown_it import MarkdownIt
 
 from soma.analysis.verdict import RULE
-from soma.catalogue import CLAIMS, CONTROLS, PRODUCTS, SECTIONS, TABLES, Claim, Product, Table
+from soma.catalogue import CONTROLS, TABLES, Claim, Product, Table
 from soma.files.atomic import read_json
 from soma.plan import Plan
 from soma.report.labels import arm_label
@@ -118,12 +118,13 @@ class Page:
         self.plan, self.paper, self.results = plan, paper, results
         self.campaign = plan.config.campaign
         self.rule, self.controls = RULE, CONTROLS
-        self.products = {product: self._shown(product) for product in PRODUCTS}
+        self.catalogue = plan.config.catalogue
+        self.products = {product: self._shown(product) for product in self.catalogue.products}
         self.missing = [shown for shown in self.products.values() if not shown.made]
         self.story = self._story(template)
         self._run_sets: dict[str, int] = {}
-        self.sections = sorted(SECTIONS, key=lambda section: section == _LAST)[1:]
-        self.evidence = [self._evidence(claim) for claim in CLAIMS]
+        self.sections = sorted(self.catalogue.sections, key=lambda section: section == _LAST)[1:]
+        self.evidence = [self._evidence(claim) for claim in self.catalogue.claims]
 
     # ------------------------------------------------------------------------------------------------- the campaign
 
@@ -154,7 +155,7 @@ class Page:
     # ------------------------------------------------------------------------------------------------------ products
 
     def _shown(self, product: Product) -> Shown:
-        main = {"controls", *(claim.shown[0] for claim in CLAIMS)}
+        main = {"controls", *(claim.shown[0] for claim in self.catalogue.claims)}
         there = files(product, self.results)
         shown = Shown(product, anchor(product), there[0].as_posix(), open=product.name in main)
         if not all(path.is_file() for path in there):
@@ -165,10 +166,12 @@ class Page:
 
     def of_section(self, section: str) -> list[Shown]:
         """Return the products of a section, in the order of the catalogue."""
-        return [self.products[product] for product in SECTIONS[section]]
+        return [self.products[product] for product in self.catalogue.sections[section]]
 
     def table(self, name: str) -> Cells | None:
-        return self.products[TABLES[name]].table
+        """Return a table, or None if it is not made or the campaign does not have it."""
+        shown = self.products.get(TABLES[name])
+        return shown.table if shown else None
 
     def spoken(self, table: Cells) -> list[list[str]]:
         return spoken(table.rows)

@@ -40,7 +40,7 @@ def controls(
     plan: Plan,
     paper: PaperValues,
     rows: pd.DataFrame,
-    precision: pd.DataFrame,
+    precision: pd.DataFrame | None,
     sizes: pd.DataFrame,
 ) -> Table:
     """Tabulate other explanations of the comparison at equal total size; not in the paper."""
@@ -56,9 +56,13 @@ def controls(
     return Table(columns, tuple(cells), notes)
 
 
-def findings(plan: Plan, rows: pd.DataFrame, precision: pd.DataFrame, sizes: pd.DataFrame) -> tuple[str, str]:
-    """State the results of the controls that have their own tables, B6 and B7, in a sentence each."""
-    return precision_finding(precision), size_finding(plan, sizes, rows)
+def findings(
+    plan: Plan, rows: pd.DataFrame | None, precision: pd.DataFrame | None, sizes: pd.DataFrame | None
+) -> tuple[str, ...]:  # fmt: skip
+    """State the results of the controls that have their own tables, B6 and B7, in a sentence each, if they were run."""
+    lost = [] if precision is None else [precision_finding(precision)]
+    best = [] if rows is None or sizes is None else [size_finding(plan, sizes, rows)]
+    return (*lost, *best)
 
 
 def sizes(plan: Plan, paper: PaperValues, rows: pd.DataFrame, controls: pd.DataFrame) -> Table:

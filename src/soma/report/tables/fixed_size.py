@@ -25,7 +25,9 @@ from soma.report.paper import PaperValues, method_label
 from soma.report.table import NONE, NOT_RUN, Cell, Table, number, with_interval
 
 
-def table4(plan: Plan, paper: PaperValues, losses: pd.DataFrame, ngrams: pd.DataFrame, walk: pd.DataFrame) -> Table:
+def table4(
+    plan: Plan, paper: PaperValues, losses: pd.DataFrame, ngrams: pd.DataFrame, walk: pd.DataFrame | None
+) -> Table:  # fmt: skip
     """Tabulate test loss at equal budget, beside the paper's, with n-gram models for reference."""
     theirs = paper.rows("table4")
     final, averaged = (_final_losses(plan, losses, "test", iterate=name) for name in ("last", "average"))
@@ -184,19 +186,20 @@ def _reference(row: Any) -> str:
     return f"{row.model} of the training text (reference)"
 
 
-def _noise_cell(plan: Plan, arm: str, walk: pd.DataFrame) -> Cell:
+def _noise_cell(plan: Plan, arm: str, walk: pd.DataFrame | None) -> Cell:
     """Say whether all measured runs of an arm are noise by their weights and last updates, or how many are."""
     runs = [run.id for run in plan.arm_runs[arm]]
-    rows = walk[walk["run"].isin(runs)]
-    if rows.empty:
+    if walk is None or (rows := walk[walk["run"].isin(runs)]).empty:
         return NONE
     noise = int(is_noise(rows).sum())
     text = {0: "more than noise", len(rows): "as noise"}.get(noise, f"as noise in {noise} of {len(rows)} runs")
     return Cell(text, "measured", noise, run=" ".join(rows["run"]))
 
 
-def _noise_notes(plan: Plan, walk: pd.DataFrame) -> tuple[str, ...]:
+def _noise_notes(plan: Plan, walk: pd.DataFrame | None) -> tuple[str, ...]:
     """Give the numbers behind the column on noise, for every arm that has it."""
+    if walk is None:
+        return ()
     arms = [(name, arm) for name, arm in _arms(plan) if walk["run"].isin([r.id for r in plan.arm_runs[name]]).any()]
     notes = []
     for name, arm in arms:
