@@ -25,7 +25,9 @@ class Plan:
     """Runs of each arm, in the order of its seeds. A derived arm may share a run with another."""
     runs: dict[str, RunSpec]
     groups: dict[str, tuple[str, ...]]
-    """Arms that one evaluation job covers: a single arm of Table 4, or those of a product that no earlier group has."""
+    """Arms that one evaluation job covers: a single arm of Table 4, those of one search (`rates-NAME`), or those of a
+    product that no earlier group has.
+    """
 
     def active_counts(self, arm: str) -> list[int]:
         """Return the numbers of active experts to evaluate: the nearest alone, and the arm's k."""
@@ -90,6 +92,8 @@ class Plan:
 
     def product_arms(self, product: str) -> tuple[str, ...]:
         """Return the arms of a product of the configuration, including those that it derives."""
+        if product == "rates":
+            return tuple(self.config.searched)
         if product in _DERIVING:
             return self.groups[product]
         return tuple(self.config.products.given[product].arms)
@@ -145,7 +149,9 @@ def make_plan(config: Config) -> Plan:
         compared = runs[run_ids[name][0]]
         runs[compared.id] = compared.model_copy(update={"leg": _last_leg(compared)})
     arm_runs = {name: [runs[i] for i in ids] for name, ids in run_ids.items()}
-    groups = _groups(config) | {name: tuple(group) for name, group in derived.items()}
+    groups = _groups(config) | {name: tuple(group) for name, group in derived.items() if name != "rates"}
+    # A search can be evaluated, and its weights deleted, before the others are trained.
+    groups |= {f"rates-{name}": tuple(search.variants) for name, search in config.products.rates.items()}
     return Plan(config, arms, arm_runs, dict(sorted(runs.items())), groups)
 
 

@@ -24,7 +24,7 @@ def searched(plan, best, failed=()):
     def advantage(arm, *_):
         return float("nan") if arm in failed else 0.1 * (best in arm)
 
-    return rates.search(plan, losses(plan, plan.groups["rates"], advantage, "validation"))
+    return rates.search(plan, losses(plan, plan.product_arms("rates"), advantage, "validation"))
 
 
 def tuned(plan, best="lr0.0025-eps0.00125"):
