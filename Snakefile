@@ -15,7 +15,7 @@ include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/report.smk"
 
 
-report: f"{RESULTS}/front.rst"
+report: str(Path(RESULTS, "front.rst").absolute())
 
 
 localrules:

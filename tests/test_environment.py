@@ -28,7 +28,7 @@ LOCK, TORCH, OF_TORCH, PIP = (
 
 def declared():
     extras = [r for group in PROJECT["optional-dependencies"].values() for r in group]
-    return [Requirement(r) for r in (*PROJECT["dependencies"], *extras)]
+    return [r for r in map(Requirement, (*PROJECT["dependencies"], *extras)) if r.name != PROJECT["name"]]
 
 
 @pytest.mark.parametrize("requirement", declared(), ids=str)

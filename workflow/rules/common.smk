@@ -35,11 +35,23 @@ def errors_as_one_sentence():
         raise WorkflowError(disk_errors.sentence(error) or str(error)) from None
 
 
+PLACE = Path(str(workflow.current_basedir)).parents[1]
+
+
+def own(name):
+    """Return the path of a file of the workflow itself, which `--directory` does not move.
+
+    It is relative where the workflow runs in its own place, since a file recorded by another name is a reason to run again.
+    """
+    return name if PLACE.resolve() == Path.cwd() else str(PLACE / name)
+
+
 with errors_as_one_sentence():
     # Snakemake merges overlays by rules of its own (a source would keep the keys of another) and overlooks a key that
     # stands twice, so its `config` is not used.
     RAW = merge(
-        merged(BASE, *map(Path, workflow.configfiles)), workflow.config_settings.config
+        merged(Path(own(str(BASE))), *map(Path, workflow.configfiles)),
+        workflow.config_settings.config,
     )
     CONFIG = resolve(RAW)
     PLAN, CATALOGUE = make_plan(CONFIG), CONFIG.catalogue
@@ -194,6 +206,8 @@ def write_report():
         "all",
         "--cores",
         "1",
+        "--snakefile",
+        own("Snakefile"),
     ]
     command += ["--configfile", str(overlay), "--report", str(target)]
     if subprocess.run(command, check=False).returncode == 0:

@@ -21,7 +21,7 @@ def labels(product):
 rule table:
     input:
         rows=lambda wc: files_of(CATALOGUE.tables[wc.name].reads),
-        paper=local("config/paper_values.yaml"),
+        paper=local(own("config/paper_values.yaml")),
     output:
         md=f"{TABLE_DIR}/{{name}}.md",
         csv=f"{TABLE_DIR}/{{name}}.csv",
@@ -51,7 +51,7 @@ rule table:
 rule figure:
     input:
         rows=lambda wc: files_of(CATALOGUE.figures[wc.name].reads),
-        paper=local("config/paper_values.yaml"),
+        paper=local(own("config/paper_values.yaml")),
     output:
         svg=report(
             f"{FIGURE_DIR}/{{name}}.svg",
@@ -103,7 +103,7 @@ rule metrics:
 rule summary:
     input:
         files_of(FRONT),
-        paper=local("config/paper_values.yaml"),
+        paper=local(own("config/paper_values.yaml")),
         figure=f"{FIGURE_DIR}/figure1.png",
     output:
         readme=f"{RESULTS}/README.md",
@@ -140,9 +140,13 @@ rule page:
         ),
         numbers=f"{RESULTS}/numbers.json",
         rows=files_of(PAGE),
-        paper=local("config/paper_values.yaml"),
+        paper=local(own("config/paper_values.yaml")),
         # What the reference campaign found in words; another campaign has its numbers alone.
-        story=local("docs/results.template.md") if CONFIG.campaign == "small" else [],
+        story=(
+            local(own("docs/results.template.md"))
+            if CONFIG.campaign == "small"
+            else []
+        ),
     output:
         f"{RESULTS}/index.html",
     log:

@@ -18,8 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import soma
 from soma.cli import campaign, forks, models, steps
-from soma.errors import SomaError
+from soma.errors import SomaError, lacks_extra
 from soma.files import disk_errors
 
 log = logging.getLogger("soma")
@@ -66,6 +67,13 @@ def _ended(room: str, command: str, options: dict[str, Any]) -> int:
     except KeyboardInterrupt:
         log.error("interrupted")
         return 130
+    except ModuleNotFoundError as error:
+        lack = lacks_extra(f"`soma {command}`", error)
+        if lack is None:
+            log.exception(_UNEXPECTED, command)
+            return 2
+        log.error(str(lack))
+        return 1
     except Exception:
         log.exception(_UNEXPECTED, command)
         return 2
@@ -141,9 +149,7 @@ class _Version(argparse.Action):
     """Print the version of the installed package."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from importlib.metadata import version  # slow, and of no use to a step
-
-        print(f"soma {version('soma-repro')}")
+        print(f"soma {soma.__version__}")
         parser.exit()
 
 
@@ -151,7 +157,10 @@ class _Completion(argparse.Action):
     """Print a script that completes subcommands, options and file names in a shell."""
 
     def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, __: str | None = None) -> None:
-        import shtab  # no step needs it
+        try:
+            import shtab  # no step needs it
+        except ModuleNotFoundError as error:
+            parser.exit(1, f"{lacks_extra('--print-completion', error)}\n")
 
         for command in _subcommands(parser).values():
             for action in command._actions:

@@ -79,13 +79,11 @@ def requests_of(jobs: Sequence[Job]) -> list[Request]:
     """Return the different requests of jobs, in the words of Snakemake's plugin.
 
     Raises:
-        SomaError: if the plugin is not installed.
+        ModuleNotFoundError: if the plugin, the extra `cluster`, is not installed.
     """
-    try:
-        from snakemake_executor_plugin_slurm.submit_string import get_submit_command
-        from snakemake_executor_plugin_slurm.utils import set_gres_string
-    except ImportError:
-        raise SomaError("Snakemake's plugin for Slurm is not installed; run: pip install '.[cluster]'.") from None
+    from snakemake_executor_plugin_slurm.submit_string import get_submit_command
+    from snakemake_executor_plugin_slurm.utils import set_gres_string
+
     kinds: dict[tuple[str, ...], list[Job]] = {}
     for job in jobs:
         account, partition = (str(job.resources.get(f"slurm_{what}") or "") for what in ("account", "partition"))
