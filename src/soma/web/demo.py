@@ -111,7 +111,8 @@ def _loss(path: Path, about: Manifest) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        results = ModelCard(file.read_text(encoding="utf-8")).data.eval_results or ()
+        data: Any = ModelCard(file.read_text(encoding="utf-8")).data
+        results = data.eval_results or ()
     except (ValueError, TypeError, KeyError, AttributeError):  # people may edit a card
         return None
     for result in results:
