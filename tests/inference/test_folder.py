@@ -170,6 +170,14 @@ def test_a_card_says_what_it_is_given(tiny: Tiny, tmp_path: Path) -> None:
     assert result.metric_args == {"interval_95": [2.5133, 2.5762], "bytes": 49152, "documents": 25}
 
 
+def test_a_card_s_losses_keep_their_numbers_of_experts(tiny: Tiny, tmp_path: Path) -> None:
+    facts = Card(losses=tuple(Loss(set="test", k=k, nats=3 - k / 10) for k in (1, 2, 4)))
+    write(tmp_path / "model", make_experts(SPEC, EXPERTS, shared=False), tiny.features.parent, facts=facts)
+    results = ModelCard.load(tmp_path / "model" / "README.md").data.eval_results
+    given = {result.dataset_args["experts_averaged"]: result.metric_value for result in results}
+    assert given == {1: 2.9, 2: 2.8, 4: 2.6}
+
+
 def test_a_card_invents_nothing(tiny: Tiny) -> None:
     card = (tiny.folder / "README.md").read_text()
     assert "Training text: not recorded." in card

@@ -1,4 +1,4 @@
-"""Subcommands for using a trained model: `soma models`, `score`, `sample`, `route` and `export`."""
+"""Subcommands for using a trained model: `soma models`, `score`, `sample`, `route`, `export` and `demo`."""
 
 from __future__ import annotations
 
@@ -40,6 +40,10 @@ are read."""
 _EXPORT = """\
 Write a trained run of a campaign as a folder that the other commands and soma.inference.Ensemble.load read: weights,
 router, ensemble.json with a hash of every file, and README.md, a model card with the campaign's own measurements."""
+
+_DEMO = """\
+Write one or two models as one HTML file that runs them in a browser: weights, router and kernel are in it, it opens
+from disk, and it sends nothing anywhere. Two models are shown side by side."""
 
 
 def add_commands(commands: Any) -> None:
@@ -92,6 +96,12 @@ def add_commands(commands: Any) -> None:
         help="the last weights (as in the tables), or their running average (default: %(default)s)",
     )
     c.add_argument("--k", type=int, help="experts averaged by default (default: 4, or all if there are fewer)")
+
+    c = add_command(commands, "demo", "Write models as a page that runs them in a browser", _DEMO)
+    c.add_argument(
+        "--model", action="append", required=True, metavar="FOLDER", help="folder of a model; give it twice to compare"
+    )
+    c.add_argument("--output", type=Path, required=True, metavar="FILE", help="HTML file to write, such as demo.html")
 
 
 def _model_options(command: argparse.ArgumentParser, threads: int) -> None:

@@ -144,6 +144,7 @@ def _metadata(facts: Card, name: str) -> str:
             task_type="text-generation",
             dataset_type=loss.set,
             dataset_name=loss.set,
+            dataset_config=f"{loss.k} expert{'s' if loss.k > 1 else ''} averaged",  # results of one are merged
             dataset_args={"experts_averaged": loss.k},
             metric_type="nats_per_byte",
             metric_name="nats per byte",

@@ -1,1 +1,1 @@
-"""The inference kernel as WebAssembly, for a page in a browser."""
+"""A model in a browser: the page, and the inference kernel as WebAssembly."""
