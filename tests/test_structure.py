@@ -163,10 +163,8 @@ def test_a_rule_its_subcommand_its_module_and_its_log_have_one_name():
 
 def test_a_step_whose_time_and_memory_are_recorded_is_no_fork():
     text = "\n".join(path.read_text() for path in RULES)
-    rules = re.findall(r"^rule \w+:\n(.*?)(?=^\S|\Z)", text, re.M | re.S)
-    recorded = {
-        re.search(r'"\{SOMA\} ([\w-]+)', rule)[1] for rule in rules if re.search(r"^    benchmark:", rule, re.M)
-    }
+    rules = re.findall(r"^ *rule \w+:\n(.*?)(?=^ *rule |^\S|\Z)", text, re.M | re.S)
+    recorded = {re.search(r'"\{SOMA\} ([\w-]+)', rule)[1] for rule in rules if re.search(r"^ +benchmark:", rule, re.M)}
     commands = argparse.ArgumentParser().add_subparsers()
     steps.add_commands(commands)
     assert {name for name, parser in commands.choices.items() if not parser.get_default("forks")} == recorded != set()

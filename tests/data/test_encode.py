@@ -13,7 +13,7 @@ import pytest
 from soma.config.data import Data, External, FineWebSource, HeldOut, PackageSource, TextSource
 from soma.data import encode as step
 from soma.data.download import download, open_documents
-from soma.data.encode import Role, encode, normalised, read_encoded, role_source
+from soma.data.encode import Role, encode, encode_part, join, normalised, read_encoded, role_source
 from soma.errors import SomaError
 from soma.files.atomic import read_json
 from soma.files.hashes import sha256_file
@@ -91,6 +91,79 @@ def test_encoding_twice_gives_the_same_bytes_whatever_the_index_batches(
     encode("test", data, sotu, tmp_path / "c")
     a, c = (pq.read_table(tmp_path / name / "documents.parquet") for name in "ac")
     assert a.equals(c)
+
+
+Source = tuple[Data, Path]
+
+
+def encode_parts(source: Source, folder: Path, parts: int) -> list[Path]:
+    """Encode the training text in parts, in backward order, since none needs another."""
+    names = [f"{i + 1}-of-{parts}" for i in range(parts)]
+    for name in reversed(names):
+        encode_part("train", *source, folder / name, name)
+    return [folder / name for name in names]
+
+
+@pytest.fixture
+def source(sotu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+    """Return a download of several pieces and row groups, to be encoded to several row groups."""
+    monkeypatch.setattr(step, "_ROW_GROUP", 40)
+    monkeypatch.setattr("soma.data.download._ROW_GROUP_DOCUMENTS", 10)
+    monkeypatch.setattr("soma.data.sources.text.PART_BYTES", 1 << 20)
+    root = tmp_path / "texts"
+    root.mkdir()
+    for i, document in enumerate(open_documents(sotu)):
+        (root / f"{i:03d}.txt").write_bytes(document.text)
+    data = Data(train=TextSource(source="text", path=str(root)))
+    assert len(download(data.train, tmp_path / "source")["pieces"]) > 5
+    return data, tmp_path / "source"
+
+
+@pytest.mark.parametrize("parts", [1, 3, 7, 300])
+def test_any_number_of_parts_gives_the_same_bytes(source: Source, tmp_path: Path, parts: int) -> None:
+    encode("train", *source, tmp_path / "whole")
+    join(encode_parts(source, tmp_path / "parts", parts), tmp_path / "joined")
+    assert read_encoded(tmp_path / "joined", "train") == read_encoded(tmp_path / "whole", "train")
+    for name in ("bytes.bin", "documents.parquet", "manifest.json"):
+        assert (tmp_path / "joined" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_part_reads_only_the_pieces_of_its_documents(source: Source, tmp_path: Path) -> None:
+    data, directory = source
+    whole = list(open_documents(directory))
+    assert list(open_documents(directory, range(100, 131))) == whole[100:131]
+    for piece in sorted(directory.glob("*.parquet"))[1:]:
+        piece.unlink()
+    encode_part("train", data, directory, tmp_path / "first", "1-of-50")
+    with pytest.raises(SomaError, match="is missing"):
+        encode_part("train", data, directory, tmp_path / "last", "50-of-50")
+    assert not (tmp_path / "last").exists()
+
+
+def test_parts_that_are_damaged_or_do_not_fit_are_refused(source: Source, tmp_path: Path) -> None:
+    parts = encode_parts(source, tmp_path / "parts", 3)
+    for wrong in (parts[:2], parts[::-1], [parts[0], parts[0], parts[2]]):
+        with pytest.raises(SomaError, match=r"is not part .* of the same text"):
+            join(wrong, tmp_path / "joined")
+    for name in ("bytes.bin", "documents.parquet"):
+        path = parts[1] / name
+        kept = path.read_bytes()
+        path.write_bytes(kept[:500] + bytes([kept[500] ^ 1]) + kept[501:])
+        with pytest.raises(SomaError, match=f"{name} does not have the hash"):
+            join(parts, tmp_path / "joined")
+        path.write_bytes(kept)
+    (parts[0] / "part.json").unlink()
+    with pytest.raises(SomaError, match=r"part\.json is missing"):
+        join(parts, tmp_path / "joined")
+    assert not (tmp_path / "joined").exists()
+
+
+def test_parts_without_a_document(source: Source, tmp_path: Path) -> None:
+    data, directory = source
+    alone = data.model_copy(update={"test": HeldOut(every=2, at=0), "validation": HeldOut(every=2, at=1)})
+    parts = encode_parts((alone, directory), tmp_path / "parts", 2)
+    with pytest.raises(SomaError, match="No document belongs to the train set"):
+        join(parts, tmp_path / "joined")
 
 
 def test_an_interrupted_encoding_leaves_the_old_one(

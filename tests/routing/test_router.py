@@ -235,5 +235,5 @@ def test_a_missing_damaged_or_unknown_part_is_one_sentence(made: Made, tmp_path:
         assign_all(files, made.router, tmp_path / "labels.npy")
     assert not (tmp_path / "labels.npy").exists()
     for part in ("0-of-2", "3-of-2", "1-of-0", "x"):
-        with pytest.raises(SomaError, match=f"`{part}` is no part of the training windows"):
+        with pytest.raises(SomaError, match=f"`{part}` is no part of the training text"):
             transform_part(made.windows, made.features, tmp_path / "x.npy", workers=1, part=part)

@@ -43,6 +43,9 @@ rule encode:
         f"{LOGS}/encode-{{role}}.log",
     benchmark:
         f"{BENCHMARKS}/encode-{{role}}.tsv"
+    wildcard_constraints:
+        # In several parts, the training text has rules of its own.
+        role="validation|test|external" if PART else "train|validation|test|external",
     resources:
         mem_mb=4000,
         runtime=1440,
@@ -57,6 +60,68 @@ rule encode:
     shell:
         "{SOMA} encode --log {log} --settings {params.file} --role {wildcards.role}"
         " --source {params.source} --output {params.folder}"
+
+
+if PART:
+
+    rule encode_part:
+        input:
+            f"{CORPUS}/source-train/manifest.json",
+        output:
+            temp(
+                files_in(
+                    f"{CORPUS}/train{PART}",
+                    "part.json",
+                    "bytes.bin",
+                    "documents.parquet",
+                )
+            ),
+        log:
+            f"{LOGS}/encode-train{PART}.log",
+        benchmark:
+            f"{BENCHMARKS}/encode-train{PART}.tsv"
+        resources:
+            mem_mb=4000,
+            runtime=1440,
+        params:
+            source=lambda wc, input: folder_of(input[0]),
+            folder=lambda wc, output: folder_of(output[0]),
+            code=code("encode"),
+            settings=settings("encode-train"),
+            file=SETTINGS.path("encode-train"),
+        message:
+            "Encoding the training documents as bytes, part {wildcards.scatteritem}"
+        shell:
+            "{SOMA} encode --log {log} --settings {params.file} --role train --part {wildcards.scatteritem}"
+            " --source {params.source} --output {params.folder}"
+
+    rule join:
+        input:
+            *(
+                by_part(f"{CORPUS}/train{PART}/{file}")
+                for file in ("part.json", "bytes.bin", "documents.parquet")
+            ),
+        output:
+            files_in(
+                f"{CORPUS}/train", "manifest.json", "bytes.bin", "documents.parquet"
+            ),
+        log:
+            f"{LOGS}/join-train.log",
+        benchmark:
+            f"{BENCHMARKS}/join-train.tsv"
+        resources:
+            mem_mb=4000,
+            runtime=1440,
+        params:
+            parts=[
+                folder_of(file) for file in by_part(f"{CORPUS}/train{PART}/part.json")
+            ],
+            folder=lambda wc, output: folder_of(output[0]),
+            code=code("join"),
+        message:
+            "Joining the parts of the training text"
+        shell:
+            "{SOMA} join --log {log} --parts {params.parts} --output {params.folder}"
 
 
 rule evaluation_set:

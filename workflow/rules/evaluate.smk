@@ -184,7 +184,7 @@ rule summarise_costs:
             f"{BENCHMARKS}/{name}.tsv"
             for name in [
                 "download-train",
-                "encode-train",
+                *(["join-train"] if PART else []),
                 "fit-features",
                 *[
                     f"{rule}-n{n}"
@@ -193,6 +193,7 @@ rule summarise_costs:
                 ],
             ]
         ]
+        + by_part(f"{BENCHMARKS}/encode-train{PART}.tsv")
         + by_part(f"{BENCHMARKS}/transform{PART}.tsv"),
     output:
         f"{ROWS}/costs.parquet",

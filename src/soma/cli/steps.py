@@ -10,7 +10,7 @@ from soma.catalogue import FIGURES, MEASUREMENTS, SUMMARIES, TABLES
 
 _ROLES = ("validation", "test", "external")
 _BENCHMARKED = (
-    "download", "encode", "evaluation-set", "fit-features", "transform", "fit-router", "assign", "shard",
+    "download", "encode", "join", "evaluation-set", "fit-features", "transform", "fit-router", "assign", "shard",
 )  # fmt: skip
 """Steps whose time and memory Snakemake records. They run by themselves, because it would see the client of a fork."""
 
@@ -29,13 +29,16 @@ def add_commands(commands: Any) -> None:
     add("download", "Download the documents of a source", "settings", "output")
     c = add("encode", "Write documents as one byte file with an index", "settings", "source", "output")
     c.add_argument("--role", choices=("train", *_ROLES), required=True)
+    _part_option(c)
+    c = add("join", "Join the parts of an encoded text", "output")
+    c.add_argument("--parts", type=Path, nargs="+", required=True)
     c = add("evaluation-set", "Choose the windows of an evaluation set", "settings", "train", "corpus", "output")
     c.add_argument("--role", choices=_ROLES, required=True)
 
     add("fit-features", "Fit tf-idf weights and an SVD on a sample of windows", "settings", "train", "output")
     c = add("transform", "Compute the features of a part of the windows", "settings", "train", "features", "output")
     c.add_argument("--workers", type=int, default=1)
-    c.add_argument("--part", default="1-of-1", help="such as 3-of-7")
+    _part_option(c)
     c = add("fit-router", "Fit balanced clusters", "settings", "features", "output")
     c.add_argument("--vectors", type=Path, nargs="+", required=True)
     c.add_argument("--experts", type=int, required=True)
@@ -81,6 +84,10 @@ def add_commands(commands: Any) -> None:
         "page", "Write the page to read, from the products that are there", "settings", "results", "paper", "output"
     )
     c.add_argument("--story", type=Path, help="what the campaign found in words, such as docs/results.template.md")
+
+
+def _part_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--part", default="1-of-1", help="such as 3-of-7")
 
 
 def _compute_options(parser: argparse.ArgumentParser) -> None:

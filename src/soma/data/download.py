@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Iterator
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any
 
@@ -83,18 +84,39 @@ def download(source: Source, directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def open_documents(directory: Path) -> Iterator[Document]:
+def open_documents(directory: Path, wanted: range | None = None) -> Iterator[Document]:
     """Stream the documents of a download; each piece's hash is checked before it is read.
+
+    Args:
+        wanted: consecutive positions of documents; None: all. Pieces without one of them are not read.
 
     Raises:
         SomaError: a piece is missing or altered.
     """
-    for name, known in read_manifest(directory)["files"].items():
-        check_files(directory, {name: known})
-        with pq.ParquetFile(directory / name) as file:
-            for batch in file.iter_batches(batch_size=512):
-                for row in zip(*(batch.column(key).to_pylist() for key in SCHEMA.names), strict=True):
-                    yield Document(*row)
+    manifest = read_manifest(directory)
+    wanted = range(manifest["documents"]) if wanted is None else wanted
+    start = 0
+    for piece in manifest["pieces"]:
+        own = range(max(wanted.start - start, 0), min(wanted.stop - start, piece["documents"]))
+        start += piece["documents"]
+        if own:
+            check_files(directory, {piece["file"]: manifest["files"][piece["file"]]})
+            yield from _rows(directory / piece["file"], own)
+
+
+def _rows(path: Path, wanted: range) -> Iterator[Document]:
+    """Read consecutive rows of a piece; row groups without one of them are skipped."""
+    with pq.ParquetFile(path) as file:
+        sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+        ends = list(accumulate(sizes))
+        groups = [g for g, end in enumerate(ends) if end > wanted.start and end - sizes[g] < wanted.stop]
+        first = ends[groups[0]] - sizes[groups[0]]
+        rows = (
+            Document(*row)
+            for batch in file.iter_batches(batch_size=512, row_groups=groups)
+            for row in zip(*(batch.column(key).to_pylist() for key in SCHEMA.names), strict=True)
+        )
+        yield from islice(rows, wanted.start - first, wanted.stop - first)
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:

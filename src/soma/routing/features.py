@@ -10,7 +10,6 @@ Shapes: N windows, V words, D dimensions.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -30,11 +29,10 @@ from soma.errors import SomaError
 from soma.files.arrays import check_array, new_array, open_array
 from soma.files.artefact import check, seal
 from soma.files.atomic import atomic_directory, read_json, write_json
+from soma.files.parts import WHOLE, range_of
 from soma.numerics.rng import Stream
 
 _CHUNK = 4096  # windows in one task of the pool
-WHOLE = "1-of-1"
-"""The only part of windows that are not divided."""
 
 
 class Windows(Protocol):
@@ -181,19 +179,6 @@ def build_features(windows: Windows, settings: Routing, seed: int, output: Path)
     return Features.load(output)
 
 
-def windows_of(part: str, n_windows: int) -> range:
-    """Return the windows of a part, which is named as Snakemake names it: `3-of-7`.
-
-    Raises:
-        SomaError: there is no such part.
-    """
-    match = re.fullmatch(r"(\d+)-of-(\d+)", part)
-    i, parts = (int(match[1]), int(match[2])) if match else (0, 0)
-    if not 1 <= i <= parts:
-        raise SomaError(f"`{part}` is no part of the training windows; name one like 1-of-1 or 3-of-7.")
-    return range((i - 1) * n_windows // parts, i * n_windows // parts)
-
-
 def transform_part(
     windows: Windows, features: Features, output: Path, workers: int, part: str = WHOLE, chunk: int = _CHUNK
 ) -> int:
@@ -205,7 +190,7 @@ def transform_part(
     Returns:
         The number of blank windows.
     """
-    own = windows_of(part, len(windows))
+    own = range_of(part, len(windows))
     starts = range(own.start, own.stop, chunk)
     texts = (windows.read(np.arange(a, min(a + chunk, own.stop))) for a in starts)
     blank = 0

@@ -8,7 +8,8 @@ from soma.config.base import read_as
 from soma.config.data import WindowSettings
 from soma.data.encode import check_encoded
 from soma.data.windows import TrainWindows
-from soma.routing.features import WHOLE, Features, transform_part
+from soma.files.parts import WHOLE
+from soma.routing.features import Features, transform_part
 
 
 def transform(settings: Path, train: Path, features: Path, output: Path, workers: int, part: str) -> None:

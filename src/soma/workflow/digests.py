@@ -76,6 +76,7 @@ def _measurement(measurement: Measurement) -> _Step:
 STEPS = {
     "download": _Step(("soma.steps.download.download",), (LOADERS,)),
     "encode": _Step(("soma.steps.encode.encode",)),
+    "join": _Step(("soma.steps.join.join",)),
     "evaluation-set": _Step(("soma.steps.evaluation_set.evaluation_set",)),
     "fit-features": _Step(("soma.steps.fit_features.fit_features",)),
     "transform": _Step(("soma.steps.transform.transform",)),
