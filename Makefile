@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 # Everything is checked by hash. For a build of torch whose hash requirements-torch.txt does not have: make TORCH=torch==2.13.0
 TORCH ?= --require-hashes -r requirements-torch.txt -c requirements-torch.lock
 
-.PHONY: all toy report setup test lint docs kernel lock snapshot clean
+.PHONY: all toy report setup test lint docs demo kernel lock snapshot clean
 .DEFAULT_GOAL := all
 
 # Tell the user where the outputs are.
@@ -64,6 +64,13 @@ docs: setup  # config/README.md, the JSON schema, docs/architecture.md, and the 
 	$(BIN)/python -m soma.config.docs
 	$(BIN)/python docs/architecture.py
 	$(BIN)/python -m soma.report.pages
+
+# The best model of the reference campaign, beside the monolith as large as one of its experts.
+DEMO := soma-n4-s2 spsa-n1-d28-s0
+demo: setup  # results/small/demo.html, which runs them in a browser
+	$(BIN)/dvc pull --quiet
+	$(foreach run,$(DEMO),$(BIN)/soma export --campaign results/small --run $(run) --output build/demo/$(run) &&) true
+	$(BIN)/soma demo $(DEMO:%=--model build/demo/%) --output results/small/demo.html
 
 kernel: setup  # the inference kernel as WebAssembly; needs `pip install --group demo`
 	$(BIN)/python -m soma.web.kernel

@@ -54,12 +54,20 @@ def address(text, tmp_path_factory) -> str:
     return path.as_uri()
 
 
+@pytest.mark.parametrize("made", [True, False])
+def test_the_models_page_is_linked_if_it_is_there(monkeypatch, made):
+    monkeypatch.setattr(Page, "demo", made)
+    assert Places(page_of(SMALL)).links.count("demo.html") == made
+
+
 def test_every_claim_and_product_has_its_place_and_every_link_leads_to_one(text):
     places = Places(text)
     assert len(places.ids) == len(set(places.ids))
     assert {anchor(product) for product in PRODUCTS} | {claim.name for claim in CLAIMS} <= set(places.ids)
     assert [link for link in places.links if link.startswith("#") and link[1:] not in places.ids] == []
-    assert [link for link in places.links if not link.startswith("#")] == ["https://arxiv.org/abs/2609.37899v1"]
+    assert [link for link in places.links if not link.startswith("#") and link != "demo.html"] == [
+        "https://arxiv.org/abs/2609.37899v1"
+    ]
     assert len(text) < 6_000_000
 
 

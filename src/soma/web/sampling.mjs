@@ -23,6 +23,7 @@ export class Sampling {
     const logs = probabilities.map(Math.log);
     const most = Math.max(...logs);
     const out = logs.map((x) => Math.exp((x - most) / this.temperature));
+    if (this.topK === null && this.topP === null) return normalise(out);
     const order = Array.from(out.keys()).sort((a, b) => out[b] - out[a]);
     if (this.topK !== null) for (const byte of order.slice(this.topK)) out[byte] = 0;
     normalise(out);

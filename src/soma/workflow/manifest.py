@@ -22,7 +22,10 @@ ADOPTIONS = "adoptions.json"
 """File in which a campaign keeps the evidence for its adoptions (`soma.commands.adopt`), newest last."""
 
 
-_UNCHECKED = ("logs", "benchmarks", "resume", "settings", "report.html", "manifest.json", "provenance.json", ADOPTIONS)
+_UNCHECKED = (
+    *("logs", "benchmarks", "resume", "settings", "report.html", "demo.html", "manifest.json", "provenance.json"),
+    ADOPTIONS,
+)
 """Files left out of a manifest, because another run of the same campaign may write them differently."""
 
 
