@@ -12,7 +12,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, UNLOCKED = SETTINGS["project"], SETTINGS["tool"]["uv"]["pip"]["no-extra"]
 
 
 def pins(name):
@@ -27,7 +28,7 @@ LOCK, TORCH, OF_TORCH, PIP = (
 
 
 def declared():
-    extras = [r for group in PROJECT["optional-dependencies"].values() for r in group]
+    extras = [r for name, rs in PROJECT["optional-dependencies"].items() if name not in UNLOCKED for r in rs]
     return [r for r in map(Requirement, (*PROJECT["dependencies"], *extras)) if r.name != PROJECT["name"]]
 
 

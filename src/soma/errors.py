@@ -13,6 +13,7 @@ _WORKFLOW = (
 )  # fmt: skip
 EXTRAS = {
     "huggingface_hub": "hub",
+    "lm_eval": "harness",
     "snakemake_executor_plugin_slurm": "cluster",
     **dict.fromkeys(_WORKFLOW, "workflow"),
 }
