@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
+from tests.examples import blocks, imported
 from tests.project import ROOT
 from tiny_model import Tiny
 
@@ -37,6 +38,22 @@ def test_perplexity_per_byte_is_that_of_score(tiny: Tiny, tmp_path: Path, monkey
     score = tiny.ensemble().score(text)
     assert results["bits_per_byte,none"] == pytest.approx(score.bits, rel=1e-12)
     assert results["byte_perplexity,none"] == pytest.approx(np.exp(score.nats), rel=1e-12)
+
+
+def test_the_example_of_the_documentation_runs(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    for name, place in (("docs", ROOT / "docs"), ("models/soma-n8", tiny.folder)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).symlink_to(place)
+    (tmp_path / "text.txt").write_bytes(tiny.texts[0])
+    monkeypatch.chdir(tmp_path)
+    [code] = (block for block in blocks("inference.md", "python") if "lm_eval" in block)
+    imported(code, tmp_path / "example.py")
+    assert f"'bits_per_byte,none': {tiny.ensemble().score(tiny.texts[0]).bits:.6f}" in capsys.readouterr().out
 
 
 def test_a_continuation_is_the_product_of_the_stream(tiny: Tiny) -> None:
