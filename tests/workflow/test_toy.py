@@ -348,7 +348,7 @@ OF_RUNS = remade("costs", "tuning-test", "ablation-curves", *MEASUREMENTS, losse
     "summarise_costs": 1,
     "measure": 8,
 }
-OF_RUNS |= {"evaluate": 24, "choose": 1, "evaluate_chosen": 1}
+OF_RUNS |= {"evaluate": 27, "choose": 1, "evaluate_chosen": 1}
 ESTIMATED = OF_RUNS | {
     "measure": 8,
     "train_seed": 6,

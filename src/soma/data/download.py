@@ -12,7 +12,6 @@ as a whole is first copied to `<folder>.partial/copies/`, where an interrupted c
 from __future__ import annotations
 
 import hashlib
-import shutil
 from collections.abc import Iterator
 from itertools import accumulate, islice
 from pathlib import Path
@@ -25,7 +24,7 @@ from tqdm import tqdm
 from soma.config.data import Source
 from soma.data.sources import Document, Part, parts
 from soma.errors import SomaError
-from soma.files.atomic import atomic_path, check_own, move_directory, read_json, write_json
+from soma.files.atomic import atomic_path, check_own, move_directory, read_json, remove_directory, write_json
 from soma.files.hashes import check_files, describe_files
 
 FORMAT = 1
@@ -146,7 +145,7 @@ def _resume(partial: Path, settings: dict[str, Any]) -> list[dict[str, Any]]:
     partial.mkdir(parents=True, exist_ok=True)
     for path in partial.iterdir():
         if path.name not in known:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            remove_directory(path, ["*"]) if path.is_dir() else path.unlink()
     return pieces
 
 
@@ -173,7 +172,7 @@ def _write_piece(part: Part, folder: Path, name: str, where: str) -> dict[str, A
                 rows, size = [], 0
         if rows:
             writer.write_table(_table(rows))
-    shutil.rmtree(folder / _COPIES, ignore_errors=True)
+    remove_directory(folder / _COPIES, ["*"])
     record["groups"] = list(groups)
     record["text_sha256"] = digest.hexdigest()
     record["stored"] = describe_files(folder, [name])[name]
