@@ -181,6 +181,9 @@ _MEASUREMENTS = (
 )
 MEASUREMENTS = {measurement.name: measurement for measurement in _MEASUREMENTS}
 
+CHOSEN = "tuning-test"
+"""Rows of the step `evaluate-chosen`: the settings that the search of Table 6 chose, on test."""
+
 _FIXED_SIZE = Losses(("fixed_size",), ("validation", "test", "external"))
 _CONTROLS = Losses(("fixed_size", "controls"), ("test",))
 _SWEEP = Losses(("sweep",), ("validation",))
@@ -199,7 +202,7 @@ _SUMMARIES = (
     Summary("ablation-curves", "ablations.curves", (Histories("ablation"),)),
     Summary("estimators", "gradients.estimators", (Losses(("estimators",), ("test",)), "estimator-variance")),
     Summary("tuning", "tuning.search", (Losses(("tuning",), ("validation",)),)),
-    Summary("tuning-compared", "tuning.compare", ("tuning", "tuning-test")),
+    Summary("tuning-compared", "tuning.compare", ("tuning", CHOSEN)),
     Summary("rates", "rates.search", (Losses(("rates",), ("validation",)),)),
     Summary("rates-of-arms", "rates.of_arms", ("rates", IfGiven("tuning"))),
     Summary("widths", "tuning.search_widths", (Losses(("widths",), ("validation",)),)),
@@ -488,8 +491,6 @@ PRODUCTS: tuple[Product, ...] = tuple(product for products in SECTIONS.values() 
 TABLES: dict[str, Table] = {p.name: p for p in PRODUCTS if isinstance(p, Table)}
 FIGURES: dict[str, Figure] = {p.name: p for p in PRODUCTS if isinstance(p, Figure)}
 
-CHOSEN = "tuning-test"
-"""Rows of the step `evaluate-chosen`: the settings that the search of Table 6 chose, on test."""
 RATES = "rates-of-arms"
 """Summary that says, of all verdicts, whether the compared arms have rates that were searched for."""
 METRICS: tuple[Read, ...] = ("losses", Verdicts(), IfGiven("controls"), IfGiven("sizes"), "ngrams")

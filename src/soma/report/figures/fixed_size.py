@@ -46,8 +46,9 @@ def figure1(
     """
     drawn, looks, theirs = _curves(plan, losses, costs, differences), arm_looks(plan), overlay.fixed_size(plan, paper)
     small, references = _smaller(plan, sizes, costs), ngrams[ngrams["set"] == "test"]
-    note = f"{CURVES} Hollow: smaller monoliths at the end of the same budget. Dashed: n-gram models of the training "
-    note += "text. Below: SOMA's loss minus that of the arm in whose row it stands, both at the end of their budgets "
+    hollow = "Hollow: smaller monoliths at the end of the same budget. " if len(small) else ""
+    note = f"{CURVES} {hollow}Dashed: n-gram models of the training text. "
+    note += "Below: SOMA's loss minus that of the arm in whose row it stands, both at the end of their budgets "
     note += f"and paired by document and seed. {INTERVALS} "
     note += "Crosses: the paper's, by its updates; N=8's by the mean of its experts. " if theirs else (
         "The paper's points are not drawn: they are of 8.4 million parameters on other text. "
