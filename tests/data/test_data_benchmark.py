@@ -50,4 +50,5 @@ def test_every_command_is_one_of_the_workflow(benchmark: Any, tmp_path: Path, pa
         read = parser.parse_args([step, *map(str, words), *(["--settings", settings] if settings else [])])
         assert read.log is None
     assert [step for step, *_ in commands].count("encode") == parts + 1
+    assert [step for step, *_ in commands].count("assign") == parts
     assert ("join" in [step for step, *_ in commands]) == (parts > 1)

@@ -19,7 +19,7 @@ from soma.data.shards import build_shards
 from soma.data.windows import TrainWindows
 from soma.files.atomic import write_json
 from soma.routing.features import Features, build_features, sample_ids, transform_part
-from soma.routing.router import Router, assign_all, build_router
+from soma.routing.router import Router, assign_part, build_router
 from soma.runs import RunSpec
 from soma.steps.evaluate import evaluate
 from soma.training.job import train_part
@@ -96,7 +96,7 @@ def _data(results: Path, work: Path) -> None:
     router = results / "routing/router-n2"
     build_router([work / "vectors.npy"], sample_ids(len(windows), routing, 0), features, EXPERTS, routing, 0, router)
     loaded = Router.load(router, Features.load(results / "routing/features"))
-    assign_all([work / "vectors.npy"], loaded, work / "labels.npy")
+    assign_part(work / "vectors.npy", loaded, len(windows), work / "labels.npy")
     validation, labels = np.arange(len(windows)) % 8 == 0, np.load(work / "labels.npy", allow_pickle=False)
     build_shards("clusters", EXPERTS, windows, validation, 0, results / "shards/clusters-n2", labels)
     build_shards("iid", 1, windows, validation, 0, results / "shards/iid-n1")

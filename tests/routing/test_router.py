@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 from routing_corpus import ArrayWindows, Made
 
 from soma.errors import SomaError
+from soma.files.arrays import read_parts
 from soma.files.atomic import read_json
+from soma.files.parts import range_of
 from soma.numerics.rng import Stream
 from soma.routing.features import build_features, open_vectors, sample_ids, transform_part
-from soma.routing.router import Router, agreement, assign_all, build_router, describe
+from soma.routing.router import Router, agreement, assign_part, build_router, describe
 
 PREFIX = 128
 
@@ -89,11 +91,10 @@ def test_labels_do_not_depend_on_chunks(made: Made, tmp_path: Path) -> None:
     labels = assigned(made)
     pieces = [made.router.assign(x_ND[a : a + 37]) for a in range(0, len(x_ND), 37)]
     np.testing.assert_array_equal(np.concatenate(pieces), labels)
-    sizes = assign_all([made.vectors], made.router, tmp_path / "labels.npy")
+    assign_part(made.vectors, made.router, len(x_ND), tmp_path / "labels.npy")
     stored = np.load(tmp_path / "labels.npy", allow_pickle=False)
     assert stored.dtype == np.uint16
     np.testing.assert_array_equal(stored, labels)
-    np.testing.assert_array_equal(sizes, np.bincount(labels, minlength=7))
 
 
 def test_nearest_and_priced(made: Made) -> None:
@@ -196,7 +197,7 @@ def test_other_features_are_refused(made: Made, tmp_path: Path) -> None:
     with pytest.raises(SomaError, match="48 dimensions but the features have 8"):
         build_router([made.vectors], np.arange(100), other, 2, made.settings, 0, tmp_path / "r")
     with pytest.raises(SomaError, match="48 dimensions but the features have 8"):
-        assign_all([made.vectors], replace(made.router, features=other), tmp_path / "labels.npy")
+        assign_part(made.vectors, replace(made.router, features=other), 1500, tmp_path / "labels.npy")
     assert not (tmp_path / "r").exists()
 
 
@@ -215,10 +216,10 @@ def test_any_number_of_parts_gives_the_same_bytes(made: Made, tmp_path: Path, pa
     for name in ("router.json", "router.npz"):
         assert (tmp_path / "router" / name).read_bytes() == (made.directory / "router" / name).read_bytes()
 
-    sizes = assign_all(files, made.router, tmp_path / "labels.npy")
-    assign_all([made.vectors], made.router, tmp_path / "whole.npy")
-    assert (tmp_path / "labels.npy").read_bytes() == (tmp_path / "whole.npy").read_bytes()
-    assert sizes.sum() == len(whole)
+    labels = [tmp_path / f"labels-{name}.npy" for name in names]
+    for name, file, output in zip(names, files, labels, strict=True):
+        assign_part(file, made.router, len(range_of(name, len(whole))), output)
+    assert read_parts(labels, np.uint16).tobytes() == assigned(made).tobytes()
 
 
 def test_a_missing_damaged_or_unknown_part_is_one_sentence(made: Made, tmp_path: Path) -> None:
@@ -232,7 +233,10 @@ def test_a_missing_damaged_or_unknown_part_is_one_sentence(made: Made, tmp_path:
     data[len(data) // 2] ^= 1
     files[1].write_bytes(data)
     with pytest.raises(SomaError, match=r"2\.npy does not have the values"):
-        assign_all(files, made.router, tmp_path / "labels.npy")
+        assign_part(files[1], made.router, len(made.windows) // 2, tmp_path / "labels.npy")
+    half = len(open_vectors(files[0]))
+    with pytest.raises(SomaError, match=rf"1\.npy holds {half} windows where the text has {half + 1}"):
+        assign_part(files[0], made.router, half + 1, tmp_path / "labels.npy")
     assert not (tmp_path / "labels.npy").exists()
     for part in ("0-of-2", "3-of-2", "1-of-0", "x"):
         with pytest.raises(SomaError, match=f"`{part}` is no part of the training text"):

@@ -94,9 +94,10 @@ scattergather:
 PART = "-{scatteritem}" if CONFIG.compute.parts > 1 else ""
 
 
-def by_part(pattern):
-    """Return the files of all jobs that compute the features of a part of the windows."""
-    return gather.windows(pattern) if PART else [pattern]
+def by_part(pattern, **wildcards):
+    """Return the files of all jobs that each treat a part of the windows."""
+    gathered = gather.windows if PART else expand
+    return gathered(pattern, **wildcards)
 
 
 VECTORS = by_part(f"{ROUTING}/vectors{PART}.npy")

@@ -188,13 +188,14 @@ rule summarise_costs:
                 "fit-features",
                 *[
                     f"{rule}-n{n}"
-                    for rule in ("fit-router", "assign", "shard-clusters")
+                    for rule in ("fit-router", "describe-clusters", "shard-clusters")
                     for n in PLAN.expert_counts
                 ],
             ]
         ]
         + by_part(f"{BENCHMARKS}/encode-train{PART}.tsv")
-        + by_part(f"{BENCHMARKS}/transform{PART}.tsv"),
+        + by_part(f"{BENCHMARKS}/transform{PART}.tsv")
+        + by_part(f"{BENCHMARKS}/assign-n{{n}}{PART}.tsv", n=PLAN.expert_counts),
     output:
         f"{ROWS}/costs.parquet",
     log:

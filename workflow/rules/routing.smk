@@ -80,33 +80,61 @@ rule assign:
         TRAIN,
         FEATURES,
         f"{ROUTING}/router-n{{n}}/router.json",
-        vectors=VECTORS,
+        vectors=f"{ROUTING}/vectors{PART}.npy",
     output:
-        labels=f"{ROUTING}/labels-n{{n}}.npy",
-        clusters=f"{ROUTING}/clusters-n{{n}}.json",
+        f"{ROUTING}/labels-n{{n}}{PART}.npy",
     log:
-        f"{LOGS}/assign-n{{n}}.log",
+        f"{LOGS}/assign-n{{n}}{PART}.log",
     benchmark:
-        f"{BENCHMARKS}/assign-n{{n}}.tsv"
+        f"{BENCHMARKS}/assign-n{{n}}{PART}.tsv"
+    resources:
+        mem_mb=4000,
+        runtime=240,
+    params:
+        code=code("assign"),
+        settings=settings("vectors"),
+        file=SETTINGS.path("vectors"),
+    message:
+        "Assigning the training windows to {wildcards.n} clusters"
+    shell:
+        "{SOMA} assign --log {log} --settings {params.file} --train {CORPUS}/train --features {ROUTING}/features"
+        " --vectors {input.vectors} --router {ROUTING}/router-n{wildcards.n} --output {output}"
+        + (" --part {wildcards.scatteritem}" if PART else "")
+
+
+rule describe_clusters:
+    input:
+        TRAIN,
+        FEATURES,
+        f"{ROUTING}/router-n{{n}}/router.json",
+        labels=by_part(f"{ROUTING}/labels-n{{n}}{PART}.npy", n="{n}"),
+    output:
+        f"{ROUTING}/clusters-n{{n}}.json",
+    log:
+        f"{LOGS}/describe-clusters-n{{n}}.log",
+    benchmark:
+        f"{BENCHMARKS}/describe-clusters-n{{n}}.tsv"
     resources:
         mem_mb=8000,
         runtime=240,
     params:
-        code=code("assign"),
-        settings=settings("assign"),
-        file=SETTINGS.path("assign"),
+        code=code("describe-clusters"),
+        settings=settings("clusters"),
+        file=SETTINGS.path("clusters"),
     message:
-        "Assigning every training window to one of {wildcards.n} clusters"
+        "Describing the {wildcards.n} clusters"
     shell:
-        "{SOMA} assign --log {log} --settings {params.file} --train {CORPUS}/train"
-        " --features {ROUTING}/features --vectors {input.vectors} --router {ROUTING}/router-n{wildcards.n} --labels {output.labels} --clusters {output.clusters}"
+        "{SOMA} describe-clusters --log {log} --settings {params.file} --train {CORPUS}/train"
+        " --features {ROUTING}/features --router {ROUTING}/router-n{wildcards.n} --labels {input.labels} --output {output}"
 
 
 rule shard:
     input:
         TRAIN,
         labels=lambda wc: (
-            f"{ROUTING}/labels-n{wc.n}.npy" if wc.partition == "clusters" else []
+            by_part(f"{ROUTING}/labels-n{{n}}{PART}.npy", n=wc.n)
+            if wc.partition == "clusters"
+            else []
         ),
     output:
         files_in(

@@ -10,7 +10,8 @@ from soma.catalogue import FIGURES, MEASUREMENTS, SUMMARIES, TABLES
 
 _ROLES = ("validation", "test", "external")
 _BENCHMARKED = (
-    "download", "encode", "join", "evaluation-set", "fit-features", "transform", "fit-router", "assign", "shard",
+    "download", "encode", "join", "evaluation-set",
+    "fit-features", "transform", "fit-router", "assign", "describe-clusters", "shard",
 )  # fmt: skip
 """Steps whose time and memory Snakemake records. They run by themselves, because it would see the client of a fork."""
 
@@ -42,13 +43,16 @@ def add_commands(commands: Any) -> None:
     c = add("fit-router", "Fit balanced clusters", "settings", "features", "output")
     c.add_argument("--vectors", type=Path, nargs="+", required=True)
     c.add_argument("--experts", type=int, required=True)
-    c = add("assign", "Assign every window to a cluster",
-            "settings", "train", "features", "router", "labels", "clusters")  # fmt: skip
-    c.add_argument("--vectors", type=Path, nargs="+", required=True)
+    c = add("assign", "Assign every window of a part to a cluster",
+            "settings", "train", "features", "vectors", "router", "output")  # fmt: skip
+    _part_option(c)
+    c = add("describe-clusters", "Describe the clusters of a router",
+            "settings", "train", "features", "router", "output")  # fmt: skip
+    c.add_argument("--labels", type=Path, nargs="+", required=True)
     c = add("shard", "Divide the windows among experts", "settings", "train", "output")
     c.add_argument("--partition", choices=("clusters", "random", "iid"), required=True)
     c.add_argument("--experts", type=int, required=True)
-    c.add_argument("--labels", type=Path)
+    c.add_argument("--labels", type=Path, nargs="+", default=[], help="of `clusters`, all parts in order")
 
     c = add("train", "Train experts, from their last saved state if there is one",
             "settings", "train", "shards", "runs", "resume", "output")  # fmt: skip

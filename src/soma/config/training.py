@@ -159,8 +159,8 @@ class Compute(Model):
     workers: Positive = 1
     """Processes that compute the features of the training windows; starting one takes seconds."""
     parts: Positive = 1
-    """Jobs that encode the training text, and jobs that compute the features of its windows; any number gives the same
-    bytes, and after a stop only unfinished parts are repeated."""
+    """Jobs that encode the training text, that compute the features of its windows, and that assign these to clusters;
+    any number gives the same bytes, and after a stop only unfinished parts are repeated."""
     experts_per_job: Positive = 1
     """Experts that one process trains in lockstep."""
     rate: Annotated[float, Field(gt=0)] = 7.5e10

@@ -7,7 +7,7 @@ takes half the time of SHA-256.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -69,3 +69,12 @@ def open_array(path: Path, dtype: DTypeLike, dimensions: int) -> NDArray[Any]:
     if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != dimensions:
         raise SomaError(f"{path} is not an array of {np.dtype(dtype).name} with {dimensions} dimension(s); {_AGAIN}.")
     return array
+
+
+def read_parts(paths: Sequence[Path], dtype: DTypeLike) -> NDArray[Any]:
+    """Read the parts of a vector, in order, as one; raise a `SomaError` for a part that is missing or damaged."""
+    parts = []
+    for path in paths:
+        parts.append(open_array(path, dtype, 1))
+        check_array(path)
+    return np.concatenate(parts)

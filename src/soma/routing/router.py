@@ -8,14 +8,13 @@ Shapes: N windows, K clusters, D dimensions, V words, S selected clusters.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from soma.config.routing import Routing
 from soma.errors import SomaError
@@ -116,7 +115,8 @@ def build_router(
         SomaError: there are fewer sampled windows than clusters, or `vectors` is damaged or of other features.
     """
     sampled, start = [], 0
-    for part_ND in _open_parts(vectors, features):
+    for path in vectors:
+        part_ND = _open_part(path, features)
         inside = ids[np.searchsorted(ids, start) : np.searchsorted(ids, start + len(part_ND))]
         sampled.append(part_ND[inside - start])
         start += len(part_ND)
@@ -145,28 +145,31 @@ def build_router(
     return Router.load(output, features)
 
 
-def assign_all(vectors: Sequence[Path], router: Router, output: Path) -> NDArray[np.int64]:
-    """Write the labels of all windows, uint16 (N,), to `output` (.npy), in one pass over the parts of `vectors`.
+def assign_part(vectors: Path, router: Router, windows: int, output: Path) -> None:
+    """Write the labels of a part's windows, uint16 (N,), to `output` (.npy).
 
-    Returns:
-        The size of every cluster, (K,).
+    Args:
+        vectors: features of the part, from `transform_part`.
+        windows: number of windows of the part.
+
+    Raises:
+        SomaError: `vectors` is damaged, of other features, or of another number of windows.
     """
-    parts = tqdm(_open_parts(vectors, router.features), "labels", len(vectors), disable=None)
-    labels_N = np.concatenate([router.assign(part_ND) for part_ND in parts])
-    with new_array(output, np.uint16, labels_N.shape) as write:
-        write(labels_N)
-    return np.bincount(labels_N, minlength=router.n)
+    part_ND = _open_part(vectors, router.features)
+    if len(part_ND) != windows:
+        raise SomaError(f"{vectors} holds {len(part_ND)} windows where the text has {windows}; make it again.")
+    with new_array(output, np.uint16, (windows,)) as write:
+        write(router.assign(part_ND))
 
 
-def _open_parts(vectors: Sequence[Path], features: Features) -> Iterator[NDArray[np.float32]]:
-    """Open the features of each part in order; raise a `SomaError` for a file that is damaged or of other features."""
-    for path in vectors:
-        part_ND = open_vectors(path)
-        if part_ND.shape[1] != features.dims:
-            raise SomaError(
-                f"{path} has {part_ND.shape[1]} dimensions but the features have {features.dims}; make it again."
-            )
-        yield part_ND
+def _open_part(vectors: Path, features: Features) -> NDArray[np.float32]:
+    """Open the features of a part; raise a `SomaError` for a file that is damaged or of other features."""
+    part_ND = open_vectors(vectors)
+    if part_ND.shape[1] != features.dims:
+        raise SomaError(
+            f"{vectors} has {part_ND.shape[1]} dimensions but the features have {features.dims}; make it again."
+        )
+    return part_ND
 
 
 @dataclass(frozen=True)

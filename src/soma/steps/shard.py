@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,7 +14,7 @@ from soma.config.data import WindowSettings
 from soma.data.encode import check_encoded
 from soma.data.shards import build_shards
 from soma.data.windows import TrainWindows, expert_validation_mask
-from soma.files.arrays import check_array, open_array
+from soma.files.arrays import read_parts
 from soma.numerics.rng import Stream
 
 
@@ -27,15 +28,12 @@ def shard(
     partition: Literal["clusters", "random", "iid"],
     experts: int,
     output: Path,
-    labels: Path | None,
+    labels: Sequence[Path],
 ) -> None:
     """Write every expert's training and expert-validation windows, and their ids."""
     read = read_as(Settings, settings)
     check_encoded(train, "train")
     corpus = TrainWindows(train, read.window)
     mask = expert_validation_mask(len(corpus), read.expert_validation, Stream.named(read.seed, "expert-validation"))
-    label = None
-    if labels is not None:
-        label = open_array(labels, np.uint16, 1)
-        check_array(labels)
-    build_shards(partition, experts, corpus, mask, read.seed, output, label)
+    labels_N = read_parts(labels, np.uint16) if labels else None
+    build_shards(partition, experts, corpus, mask, read.seed, output, labels_N)

@@ -14,7 +14,7 @@ from soma.routing.features import Features, transform_part
 
 def transform(settings: Path, train: Path, features: Path, output: Path, workers: int, part: str) -> None:
     """Compute features of a part of the training windows."""
-    if part == WHOLE:  # else every part would read all of the text, which `assign` and `shard` check in any case
+    if part == WHOLE:  # else every part would read all of the text, which `describe-clusters` and `shard` check
         check_encoded(train, "train")
     windows = TrainWindows(train, read_as(WindowSettings, settings).window)
     transform_part(windows, Features.load(features), output, workers, part)

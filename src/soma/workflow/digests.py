@@ -82,6 +82,7 @@ STEPS = {
     "transform": _Step(("soma.steps.transform.transform",)),
     "fit-router": _Step(("soma.steps.fit_router.fit_router",)),
     "assign": _Step(("soma.steps.assign.assign",)),
+    "describe-clusters": _Step(("soma.steps.describe_clusters.describe_clusters",)),
     "shard": _Step(("soma.steps.shard.shard",)),
     "train": _Step(("soma.training.job.train_part",), (LEARNERS, ENGINES)),
     "evaluate": _Step(("soma.steps.evaluate.evaluate",), (ENGINES,)),

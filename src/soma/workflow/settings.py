@@ -43,7 +43,7 @@ def settings_files(plan: Plan) -> dict[str, Any]:
         "features": {**windows, "routing": features},
         "vectors": windows,
         "router": {"seed": config.seed, "routing": routing},
-        "assign": {**windows, "prefix": config.data.prefix},
+        "clusters": {**windows, "prefix": config.data.prefix},
         "shard": {**windows, "expert_validation": config.data.expert_validation},
         **{f"run-{run.id}": run.model_dump(mode="json") for run in plan.runs.values()},
         **{f"evaluate-{group}": _evaluation(plan, group) for group in plan.groups},

@@ -113,7 +113,7 @@ def _parameter_row(n: int, run: RunSpec | None, paper: Mapping[str, Any]) -> tup
 
 
 def clusters(plan: Plan, paper: PaperValues, described: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Build the cluster table, one row per cluster of every N, from the JSON records of the assign step."""
+    """Build the cluster table, one row per cluster of every N, from the JSON records that describe them."""
     rows, notes = [], []
     for facts in sorted(described.values(), key=lambda f: f["experts"]):
         n, windows = facts["experts"], facts["windows"]
