@@ -229,6 +229,16 @@ def test_memory_grows_with_what_a_job_holds():
     assert training_megabytes(plan.runs["eggroll-n1-s0"], "000-000", "cpu") > 3 * 8530  # the states and two copies
 
 
+def test_parts_of_the_text_need_no_more_disk_than_the_shards_that_follow(capsys, monkeypatch):
+    plan = make_plan(load(ROOT / "config/config.yaml", ROOT / "config/paper.yaml"))
+    stored, joined = size.stored_bytes(plan), size.joining_bytes(plan)
+    assert joined == 2e11 <= stored["text"] + stored["text of shards"]
+    assert size.joining_bytes(make_plan(load(ROOT / "config/config.yaml"))) == 0  # in one part
+    monkeypatch.chdir(ROOT)
+    assert main(["plan", "--configfile", "config/paper.yaml"]) == 0
+    assert "text while its encoded parts are joined: 200 GB, before shards are written" in capsys.readouterr().out
+
+
 def test_no_job_of_the_paper_takes_longer_than_it_may_and_each_is_warned_in_time():
     planned = make_plan(load(BASE, ROOT / "config/paper.yaml"))
     compute = planned.config.compute

@@ -9,6 +9,8 @@ _IDLE, _IDLE_ON_GPU = 1500, 4000
 """Megabytes of a process that trains nothing: Python, torch and, on a GPU, its driver."""
 _TEXT = 512
 """Megabytes of text that a job holds for each expert at most; a longer one is mapped (soma.data.shards)."""
+_COMPRESSED = 0.5
+"""Bytes on disk of each downloaded byte of text, at most, as Parquet with zstd."""
 
 
 def state_numbers(run: RunSpec) -> int:
@@ -35,6 +37,16 @@ def training_megabytes(run: RunSpec, part: str, device: str) -> int:
     return idle + own * _TEXT + 4 * numbers * own // run.experts // 1_000_000
 
 
+def joining_bytes(plan: Plan) -> float:
+    """Return the bytes of text while its encoded parts are joined, 0 if there is one part or its size is unknown.
+
+    The parts are removed then, before shards are written, which take at least as much: so they add nothing to what a
+    campaign needs in the end (`stored_bytes`).
+    """
+    held = getattr(plan.config.data.train, "bytes", None) or 0
+    return 2.0 * held if plan.config.compute.parts > 1 else 0.0
+
+
 def stored_bytes(plan: Plan) -> dict[str, float]:
     """Return the bytes that a campaign writes, by what they are; those of text only if its size is configured."""
     runs = list(plan.runs.values())
@@ -44,6 +56,7 @@ def stored_bytes(plan: Plan) -> dict[str, float]:
         "last legs": sum(4 * state_numbers(run) for run in runs if run.leg is not None),
     }
     if held := getattr(plan.config.data.train, "bytes", None):
+        out["downloaded text, compressed"] = _COMPRESSED * held
         out["text"] = held
         out["text of shards"] = held * len({run.shards for run in runs})
         out["router features"] = held // plan.config.data.window * plan.config.routing.svd * 4

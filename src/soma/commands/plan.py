@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 
 from soma.accounting.schedule import nodes_of, seconds_of, workers_of
-from soma.accounting.size import stored_bytes
+from soma.accounting.size import joining_bytes, stored_bytes
 from soma.config.campaign import BASE, load
 from soma.errors import SomaError
 from soma.models.count import operations_per_token
@@ -46,6 +46,10 @@ def _plan_lines(planned: Plan, rate: float | None) -> list[str]:
     lines += ["", *_jobs(planned, rate)]
     stored = [f"{significant(n / 1e9)} GB of {what}" for what, n in stored_bytes(planned).items()]
     lines += ["", f"disk: {', '.join(stored)}"]
+    if joined := joining_bytes(planned):
+        lines.append(
+            f"  text while its encoded parts are joined: {significant(joined / 1e9)} GB, before shards are written"
+        )
     sizes = f"{'arm':36} {'N':>4} {'width':>6} {'parameters':>11} {'expert':>11} {'served':>11}"
     lines += ["", f"{sizes} {'updates':>10} {'operations':>11} seeds"]
     for arm, of_arm in planned.arm_runs.items():
