@@ -20,6 +20,7 @@ function seconds(work) {
 function write() {
   const stream = new Generation(model, about.k, bytes.slice(0, about.prefix));
   for (let i = 0; i < length; i++) stream.push(sampling.draw(kernel, stream.probabilities, i, stream.text));
+  stream.close();
 }
 
 const score = [];

@@ -1,6 +1,6 @@
 // Answer one request on standard input with the kernel of the page: losses, probabilities, random numbers.
 import { readFileSync } from "node:fs";
-import { Kernel } from "../../src/soma/web/kernel.mjs";
+import { Kernel, Stream } from "../../src/soma/web/kernel.mjs";
 
 const asked = JSON.parse(readFileSync(0, "utf8"));
 const kernel = new Kernel(new WebAssembly.Module(readFileSync(asked.wasm)));
@@ -8,10 +8,11 @@ const floats = (path) => new Float32Array(new Uint8Array(readFileSync(path)).buf
 const model = kernel.open(asked.sizes, floats(asked.bodies), floats(asked.heads));
 const answers = asked.texts.map((hex) => {
   const text = Uint8Array.from(Buffer.from(hex, "hex"));
-  const state = kernel.start(model, asked.experts.length);
+  const stream = new Stream(kernel, model, asked.experts);
   const cut = text.length >> 1;
-  if (cut) kernel.advance(model, asked.experts, text.subarray(0, cut), state);
-  const probabilities = Array.from(kernel.advance(model, asked.experts, text.subarray(cut), state));
+  stream.read(text.subarray(0, cut));
+  const probabilities = Array.from(stream.read(text.subarray(cut)));
+  stream.close();
   const losses = text.length > 1 ? Array.from(kernel.losses(model, asked.experts, text, text.length - 1)) : [];
   return { losses, probabilities };
 });

@@ -2,6 +2,7 @@
 //
 // Shapes: N experts, K experts averaged, R routed prefix bytes, W window bytes, V = 256.
 
+import { Stream } from "./kernel.mjs";
 import { Router } from "./router.mjs";
 
 const START = [0x0a]; // read before an empty prompt
@@ -61,48 +62,53 @@ export class Model {
   }
 }
 
-// A stream of bytes with the states of the experts that read it.
+// A stream of bytes with the experts that read it; `close` it in the end.
 export class Generation {
   constructor(model, k, prompt) {
     Object.assign(this, { model, k });
     this.opening = prompt.length ? [] : START;
     this.text = Array.from(prompt);
-    this.experts = this.#choose();
-    this.#readAll();
+    this.probabilities = new Float64Array(256); // of the next byte under the ensemble, [V]
+    this.#readAll(this.#choose());
   }
 
-  // Next-byte probabilities under the ensemble, [V]; `each`, [K, V], has those of every expert.
-  get probabilities() {
-    const mean = new Float64Array(256);
-    for (let e = 0; e < this.k; e++) for (let v = 0; v < 256; v++) mean[v] += this.each[e * 256 + v];
-    for (let v = 0; v < 256; v++) mean[v] /= this.k;
-    if (!mean.every(Number.isFinite))
-      throw new Error("the experts gave probabilities that are not numbers; their weights are damaged or diverged.");
-    return mean;
+  // Next-byte probabilities under every expert, [K, V]; like `probabilities`, they last until the next byte is read.
+  get each() {
+    return this.stream.probabilities;
   }
 
   push(byte) {
     this.text.push(byte);
     if (this.text.length <= this.model.about.prefix) {
       const experts = this.#choose();
-      if (experts.some((e, i) => e !== this.experts[i])) {
-        this.experts = experts;
-        return this.#readAll();
-      }
+      if (experts.some((e, i) => e !== this.experts[i])) return this.#readAll(experts);
     }
     this.#read([byte]);
+  }
+
+  close() {
+    this.stream.close();
   }
 
   #choose() {
     return this.model.choose(this.text, this.k).experts;
   }
 
-  #readAll() {
-    this.state = this.model.kernel.start(this.model.ensemble, this.k);
+  #readAll(experts) {
+    const stream = new Stream(this.model.kernel, this.model.ensemble, experts);
+    this.stream?.close();
+    Object.assign(this, { experts, stream });
     this.#read([...this.opening, ...this.text]);
   }
 
-  #read(bytes) {
-    this.each = this.model.kernel.advance(this.model.ensemble, this.experts, Uint8Array.from(bytes), this.state);
+  #read(text) {
+    const each = this.stream.read(text);
+    for (let v = 0; v < 256; v++) {
+      let sum = 0;
+      for (let e = 0; e < this.k; e++) sum += each[e * 256 + v];
+      this.probabilities[v] = sum / this.k;
+      if (!Number.isFinite(sum))
+        throw new Error("the experts gave probabilities that are not numbers; their weights are damaged or diverged.");
+    }
   }
 }

@@ -15,14 +15,17 @@ export class Sampling {
 
   // Apply temperature, then top-k, then top-p to what remains; ties keep lower bytes.
   distribution(probabilities) {
+    const out = new Float64Array(probabilities.length);
     if (this.temperature === 0) {
-      const out = new Float64Array(probabilities.length);
       out[probabilities.indexOf(Math.max(...probabilities))] = 1;
       return out;
     }
-    const logs = probabilities.map(Math.log);
-    const most = Math.max(...logs);
-    const out = logs.map((x) => Math.exp((x - most) / this.temperature));
+    let most = -Infinity;
+    for (let v = 0; v < out.length; v++) {
+      out[v] = Math.log(probabilities[v]);
+      if (out[v] > most) most = out[v];
+    }
+    for (let v = 0; v < out.length; v++) out[v] = Math.exp((out[v] - most) / this.temperature);
     if (this.topK === null && this.topP === null) return normalise(out);
     const order = Array.from(out.keys()).sort((a, b) => out[b] - out[a]);
     if (this.topK !== null) for (const byte of order.slice(this.topK)) out[byte] = 0;
@@ -41,8 +44,8 @@ export class Sampling {
 
   // Draw the byte at a position of the sample, from only seed, position, probabilities and, with a penalty, the text.
   draw(kernel, probabilities, position, text) {
-    const weights = this.distribution(this.repetition > 1 ? this.#penalised(probabilities, text) : probabilities);
-    const total = weights.map(((sum) => (weight) => (sum += weight))(0));
+    const total = this.distribution(this.repetition > 1 ? this.#penalised(probabilities, text) : probabilities);
+    for (let v = 1; v < total.length; v++) total[v] += total[v - 1];
     const at = kernel.uniform(this.key, position) * total[total.length - 1];
     return total.findIndex((sum) => sum > at);
   }
@@ -61,7 +64,8 @@ export class Sampling {
 }
 
 function normalise(out) {
-  const sum = out.reduce((a, b) => a + b, 0);
-  for (let i = 0; i < out.length; i++) out[i] /= sum;
+  let sum = 0;
+  for (let v = 0; v < out.length; v++) sum += out[v];
+  for (let v = 0; v < out.length; v++) out[v] /= sum;
   return out;
 }

@@ -2,7 +2,7 @@
 //
 // A request is { id, act, ... }; answers are { id, part } while text is written, then { id, result } or { id, error }.
 
-import { Kernel } from "./kernel.mjs";
+import { Kernel, Stream } from "./kernel.mjs";
 import { Generation, Model } from "./model.mjs";
 import { Sampling } from "./sampling.mjs";
 
@@ -24,14 +24,17 @@ const acts = {
   // Draw bytes after a prompt, or go on with the model's last text if there is none.
   async write({ id, model, prompt, k, settings, length }) {
     const sampling = await Sampling.of(settings);
-    if (prompt) streams[model] = { text: new Generation(models[model], k, prompt), drawn: 0 };
+    if (prompt) {
+      const text = new Generation(models[model], k, prompt);
+      streams[model]?.text.close();
+      streams[model] = { text, drawn: 0 };
+    }
     const stream = streams[model];
     const begun = performance.now();
     let part = [];
     let due = begun + SLICE;
     for (let i = 0; i < length && !stopped.has(id); i++) {
-      const { each, experts } = stream.text;
-      const probabilities = stream.text.probabilities;
+      const { each, experts, probabilities } = stream.text;
       const byte = sampling.draw(kernel, probabilities, stream.drawn++, stream.text.text);
       const shares = experts.map((_, e) => each[e * 256 + byte]);
       part.push({ byte, experts, shares, bits: -Math.log2(probabilities[byte]), entropy: entropy(probabilities) });
@@ -71,13 +74,17 @@ const acts = {
 
   // Return the next-byte probabilities of experts that have read a text, [K, V].
   inspect({ model, experts, text }) {
-    const { ensemble } = models[model];
-    return kernel.advance(ensemble, experts, text, kernel.start(ensemble, experts.length));
+    const stream = new Stream(kernel, models[model].ensemble, experts);
+    stream.read(text);
+    stream.close();
+    return stream.probabilities;
   },
 };
 
 function entropy(probabilities) {
-  return probabilities.reduce((sum, p) => (p > 0 ? sum - p * Math.log2(p) : sum), 0);
+  let bits = 0;
+  for (const p of probabilities) if (p > 0) bits -= p * Math.log2(p);
+  return bits;
 }
 
 onmessage = async ({ data }) => {
