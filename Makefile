@@ -66,12 +66,9 @@ docs: setup  # config/README.md, the JSON schema, docs/architecture.md, and the 
 	$(BIN)/python docs/architecture.py
 	$(BIN)/python -m soma.report.pages
 
-# The best model of the reference campaign, beside the monolith as large as one of its experts.
-DEMO := soma-n4-s2 spsa-n1-d28-s0
-demo: setup  # results/small/demo.html, which runs them in a browser
+demo: setup  # results/small/demo.html: the best model of the reference campaign, in a browser
 	$(BIN)/dvc pull --quiet
-	$(foreach run,$(DEMO),$(BIN)/soma export --campaign results/small --run $(run) --output build/demo/$(run) &&) true
-	$(BIN)/soma demo $(DEMO:%=--model build/demo/%) --output results/small/demo.html
+	$(BIN)/soma demo --campaign results/small --output results/small/demo.html
 
 kernel: setup  # the inference kernel as WebAssembly; needs `pip install --group demo`
 	$(BIN)/python -m soma.web.kernel

@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from tiny_model import EXPERTS, PREFIX, SPEC, K, Tiny, make_experts
 
 from soma import cli
 from soma.config.training import Training
 from soma.files.atomic import read_json, write_json
+from soma.files.tables import write_rows
 from soma.inference import Ensemble
 from soma.runs import RunSpec
 from soma.training.checkpoint import ITERATES, publish, tensor_name
@@ -212,3 +215,28 @@ def test_export(tiny: Tiny, tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
         assert f"--run is '{name}'" in caplog.messages[-1]
     assert cli.main([*words, "other"]) == 1
     assert "has no trained run `other`" in caplog.text
+
+
+def test_a_run_that_no_table_shows_has_the_loss_of_its_evaluated_documents(tiny: Tiny, tmp_path: Path) -> None:
+    results = campaign(tiny, tmp_path / "results")
+    run = {"run": "soma-n5-s0", "set": "test", "split": "", "update": 2, "iterate": "last", "k": 4}
+    rows = [run | {"document": d, "nats": 40.0 + d, "bytes": 20} for d in range(12)]
+    write_rows(results / "evaluation/test/controls.parquet", pd.DataFrame(rows))
+    assert cli.main(["export", "--campaign", str(results), "--run", "soma-n5-s0", "--output", str(tmp_path / "m")]) == 0
+    [row] = [line for line in (tmp_path / "m/README.md").read_text().splitlines() if line.startswith("| test ")]
+    found = re.fullmatch(r"\| test \| 4 \| (\S+) \[(\S+), (\S+)\] \| 240 \| 12 \|", row)
+    assert found is not None
+    loss, low, high = map(float, found.groups())
+    assert loss == pytest.approx(sum(row["nats"] for row in rows) / 240, abs=1e-4)
+    assert 2.0 < low < loss < high < 2.55
+
+
+def test_a_campaign_s_best_model_becomes_a_page(tiny: Tiny, tmp_path: Path) -> None:
+    results = campaign(tiny, tmp_path / "results")
+    words = ["demo", "--campaign", str(results), "--output", str(tmp_path / "demo.html")]
+    assert cli.main(words) == 1
+    row = {"run": "soma-n5-s0", "set": "validation", "split": "", "update": 2, "iterate": "last", "k": 4, "seed": 0}
+    losses = {"loss": 2.2, "low": 2.1, "high": 2.3, "bytes": 240, "documents": 12}
+    write_rows(results / "measurements/losses.parquet", pd.DataFrame([row | losses]))
+    assert cli.main(words) == 0
+    assert '"name": "soma-n5-s0"' in (tmp_path / "demo.html").read_text()

@@ -54,10 +54,9 @@ def address(text, tmp_path_factory) -> str:
     return path.as_uri()
 
 
-@pytest.mark.parametrize("made", [True, False])
-def test_the_models_page_is_linked_if_it_is_there(monkeypatch, made):
-    monkeypatch.setattr(Page, "demo", made)
-    assert Places(page_of(SMALL)).links.count("demo.html") == made
+def test_the_models_page_is_linked_beside_the_command_that_writes_it(text):
+    assert Places(text).links.count("demo.html") == 1
+    assert re.search(r"<code>soma demo --campaign (\S+) --output \1/demo.html</code>", text)
 
 
 def test_every_claim_and_product_has_its_place_and_every_link_leads_to_one(text):

@@ -43,7 +43,11 @@ router, ensemble.json with a hash of every file, and README.md, a model card wit
 
 _DEMO = """\
 Write one or two models as one HTML file that runs them in a browser: weights, router and kernel are in it, it opens
-from disk, and it sends nothing anywhere. Two models are shown side by side."""
+from disk, and it sends nothing anywhere. Two models are shown side by side.
+
+With --campaign, the best run is the one with the lowest ensemble validation loss that was not trained by
+backpropagation. Beside it stands a monolith as wide as one of its experts, trained by as many operations, if the
+campaign has one."""
 
 
 def add_commands(commands: Any) -> None:
@@ -98,8 +102,13 @@ def add_commands(commands: Any) -> None:
     c.add_argument("--k", type=int, help="experts averaged by default (default: 4, or all if there are fewer)")
 
     c = add_command(commands, "demo", "Write models as a page that runs them in a browser", _DEMO)
-    c.add_argument(
-        "--model", action="append", required=True, metavar="FOLDER", help="folder of a model; give it twice to compare"
+    which = c.add_mutually_exclusive_group(required=True)
+    which.add_argument("--model", action="append", metavar="FOLDER", help="folder of a model; give it twice to compare")
+    which.add_argument(
+        "--campaign",
+        type=Path,
+        metavar="FOLDER",
+        help="results of a campaign: its best model by validation, beside a monolith of equal operations",
     )
     c.add_argument("--output", type=Path, required=True, metavar="FILE", help="HTML file to write, such as demo.html")
 

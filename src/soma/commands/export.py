@@ -7,6 +7,9 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
+from soma.analysis.bootstrap import DocumentBootstrap, percentile_interval
 from soma.config.base import Record, read_as
 from soma.errors import SomaError
 from soma.evaluation.published import Published
@@ -15,6 +18,7 @@ from soma.files.tables import read_rows
 from soma.inference.card import COSTS, Card, Cost, Loss, Text
 from soma.inference.folder import export as write_folder
 from soma.inference.manifest import Manifest
+from soma.numerics.rng import Stream
 from soma.runs import Iterate, RunSpec, recorded
 from soma.training.names import MILESTONES
 
@@ -36,6 +40,8 @@ _TEXTS = {
     "text": Text(licence="not recorded (the user's own files)"),
 }
 """What is known of each source; a licence that the hub has no name for is `other`, with its own words."""
+
+_DRAWS = 1000  # of the interval of a loss that no table shows
 
 
 class _Windows(Record):
@@ -170,16 +176,9 @@ def _facts(campaign: Path, run: RunSpec, iterate: Iterate) -> Card:
             f"(SHA-256 of the text {known.source_text_sha256[:16]} ...).",
         )
         text = _TEXTS.get(source, text)
-    losses: list[Loss] = []
-    for row in _rows(campaign / "measurements" / "losses.parquet", run, {"iterate": iterate, "seed": run.seed}):
-        name = f"{row['set']} ({row['split']})" if row["split"] else row["set"]
-        losses.append(
-            Loss(set=name, k=row["k"], nats=row["loss"], low=row["low"], high=row["high"], bytes=row["bytes"],
-                 documents=row["documents"])
-        )  # fmt: skip
     costs: dict[str, Cost] = {}
     machines = set()
-    for row in _rows(campaign / "measurements" / "costs.parquet", run, {}):
+    for row in _rows(campaign / "measurements" / "costs.parquet", run, {}).to_dict("records"):
         if row["quantity"] in COSTS and not isnan(row["value"]):
             costs[row["quantity"]] = Cost(value=row["value"], unit=row["unit"], convention=row["convention"])
             machines.add(f"{row['device']}, {row['threads']} thread(s), engine {row['engine']}")
@@ -190,18 +189,50 @@ def _facts(campaign: Path, run: RunSpec, iterate: Iterate) -> Card:
     return Card(
         data=data,
         text=text,
-        losses=tuple(losses),
+        losses=tuple(_losses(campaign, run, iterate)),
         costs=costs,
         machine="; ".join(sorted(machines)),
         limits=limits,
     )
 
 
-def _rows(path: Path, run: RunSpec, where: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a measurement's rows for one run at the end of its budget."""
+def _losses(campaign: Path, run: RunSpec, iterate: Iterate) -> Iterator[Loss]:
+    """Yield a run's losses: of the campaign's tables, or if they have none, of its evaluated documents."""
+    rows = _rows(campaign / "measurements/losses.parquet", run, {"iterate": iterate, "seed": run.seed})
+    for row in rows.to_dict("records") or _evaluated(campaign, run, iterate):
+        name = f"{row['set']} ({row['split']})" if row["split"] else row["set"]
+        yield Loss(
+            set=name, k=row["k"], nats=row["loss"], low=row["low"], high=row["high"], bytes=row["bytes"],
+            documents=row["documents"],
+        )  # fmt: skip
+
+
+def _evaluated(campaign: Path, run: RunSpec, iterate: Iterate) -> Iterator[dict[str, Any]]:
+    """Yield the losses of a run that no table shows by itself, such as a control's, one for each set, split and k."""
+    for path in sorted((campaign / "evaluation").glob("*/*.parquet")):
+        rows = _rows(path, run, {"iterate": iterate})
+        for (set_, split, k), documents in rows.groupby(["set", "split", "k"]) if len(rows) else ():
+            each = documents.groupby("document").agg({"nats": "sum", "bytes": "first"})
+            draws = DocumentBootstrap(each["bytes"].to_numpy(float), _DRAWS, Stream.named(0, "card", set_, split))
+            loss = float(each["nats"].sum() / each["bytes"].sum())
+            interval = percentile_interval(loss, draws.ratios(each[["nats"]].to_numpy(float))[:, 0])
+            sizes = {"bytes": int(each["bytes"].sum()), "documents": len(each)}
+            yield {
+                "set": set_,
+                "split": split,
+                "k": k,
+                "loss": loss,
+                "low": interval.low,
+                "high": interval.high,
+                **sizes,
+            }
+
+
+def _rows(path: Path, run: RunSpec, where: Mapping[str, Any]) -> pd.DataFrame:
+    """Return a measurement's rows for one run at the end of its budget; none if it was not measured."""
     if not path.exists():
-        return
+        return pd.DataFrame()
     rows = read_rows(path)
     for column, value in {"run": run.id, "update": run.updates, **where}.items():
         rows = rows[rows[column] == value]
-    yield from rows.to_dict("records")
+    return rows

@@ -148,11 +148,6 @@ class Page:
             out.setdefault(each.verdict, []).append(each)
         return out
 
-    @property
-    def demo(self) -> bool:
-        """Return whether `soma demo` has written its page beside this one."""
-        return (self.results / "demo.html").is_file()
-
     def command(self, *products: Shown) -> str:
         """Return the command that makes products."""
         return f"snakemake --cores all{self.flags} {' '.join(shown.file for shown in products)}"
