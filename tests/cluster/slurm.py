@@ -1,4 +1,4 @@
-"""A Slurm cluster of one node on the loopback interface, with its own daemons, ports, keys and folders."""
+"""A Slurm cluster on the loopback interface, with its own daemons, ports, keys and folders: one node, or several."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,15 +21,14 @@ MISSING = [name for name in (*DAEMONS, "sbatch", "srun", "squeue", "scancel") if
 CONFIGURATION = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={ports[0]}
-SlurmdPort={ports[1]}
+SlurmctldPort={port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthInfo=socket={folder}/munge.socket
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 # Nothing that needs a database, cgroups or another package.
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
@@ -41,9 +40,9 @@ SelectTypeParameters=CR_Core_Memory
 # More than the machine has: jobs wait for each other's processors, not for their turn.
 SlurmdParameters=config_overrides
 GresTypes=gpu
-NodeName={host} NodeAddr=127.0.0.1 CPUs=4 RealMemory=128000 Gres=gpu:4
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+{nodes}PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=2
 """
+NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=4 RealMemory=128000 Gres=gpu:4\n"
 DEVICES = ("null", "zero", "full", "random")
 """Files that exist on every machine, used in place of GPUs."""
 
@@ -51,16 +50,21 @@ DEVICES = ("null", "zero", "full", "random")
 class Slurm:
     """A cluster between `start` and `stop`; its commands need the variables in `environment`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, nodes: Sequence[str] = (), more: str = "") -> None:
+        """Name the nodes (default: one, with the name of this machine), and give more lines of the configuration."""
+        self.folder, self._nodes, self._more = folder, nodes, more
         self.environment = {"PATH": f"{folder}/bin{os.pathsep}{SEARCH}", "SLURM_CONF": f"{folder}/slurm.conf"}
         self._daemons: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        for name in ("state", "spool", "bin"):
+        host = socket.gethostname().split(".")[0]
+        nodes = self._nodes or [host]
+        for name in ("state", "bin", *(f"spool-{node}" for node in nodes)):
             (self.folder / name).mkdir()
-        values = {"host": socket.gethostname().split(".")[0], "user": getpass.getuser(), "ports": _free_ports(2)}
-        (self.folder / "slurm.conf").write_text(CONFIGURATION.format(folder=self.folder, **values))
+        port, *ports = _free_ports(1 + len(nodes))
+        lines = [NODE.format(name=node, host=host, port=own) for node, own in zip(nodes, ports, strict=True)]
+        values = {"host": host, "user": getpass.getuser(), "port": port, "nodes": "".join(lines)}
+        (self.folder / "slurm.conf").write_text(CONFIGURATION.format(folder=self.folder, **values) + self._more)
         (self.folder / "gres.conf").write_text("".join(f"Name=gpu File=/dev/{name}\n" for name in DEVICES))
         key = self.folder / "munge.key"
         key.write_bytes(secrets.token_bytes(1024))
@@ -76,8 +80,10 @@ class Slurm:
         self._spawn("munged", "--foreground", "--force", f"--socket={self.folder}/munge.socket", *own)
         self.wait_for(lambda: (self.folder / "munge.socket").exists(), "munged")
         self._spawn("slurmctld", "-D")
-        self._spawn("slurmd", "-D")
-        self.wait_for(lambda: "idle" in self.run("sinfo", "--noheader", "--format=%T"), "the node")
+        for node in nodes:
+            self._spawn("slurmd", "-D", "-N", node, out=f"slurmd-{node}")
+        idle = ("sinfo", "--noheader", "--Node", "--partition=all", "--states=idle")
+        self.wait_for(lambda: len(self.run(*idle).splitlines()) == len(nodes), "the nodes")
 
     def stop(self) -> None:
         self.run("scancel", "--full", "--signal=KILL", "--user", getpass.getuser())
@@ -110,8 +116,8 @@ class Slurm:
         self.wait_for(lambda: self.run(*waiting).strip(), "the queue")
         self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
 
-    def wait_for(self, condition: Callable[[], object], what: str) -> None:
-        for _ in range(300):
+    def wait_for(self, condition: Callable[[], object], what: str, seconds: int = 30) -> None:
+        for _ in range(10 * seconds):
             if condition():
                 return
             time.sleep(0.1)
@@ -125,11 +131,11 @@ class Slurm:
                 if f"PATH={self.folder}/bin:".encode() in (process / "environ").read_bytes():
                     os.kill(int(process.name), signal.SIGKILL)
 
-    def _spawn(self, name: str, *options: str) -> None:
-        with (self.folder / f"{name}.out").open("wb") as out:
+    def _spawn(self, name: str, *options: str, out: str = "") -> None:
+        with (self.folder / f"{out or name}.out").open("wb") as file:
             command = [shutil.which(name, path=SEARCH) or name, *options]
             environment = os.environ | self.environment
-            self._daemons.append(subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT))
+            self._daemons.append(subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT))
 
 
 def _free_ports(n: int) -> list[int]:
