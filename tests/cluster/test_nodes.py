@@ -8,14 +8,12 @@ import pytest
 from soma.files.hashes import sha256_file
 from soma.training.names import MILESTONES, WEIGHTS
 from tests.cluster.slurm import MISSING, Slurm
-from tests.training import test_distributed
-from tests.training.test_distributed import command, sessions, train
+from tests.training.distributed_runs import command, sessions, train, write_inputs
 
 pytestmark = [
     pytest.mark.slurm,
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (apt-get install slurm-wlm munge)"),
 ]
-inputs = test_distributed.inputs
 
 PREEMPTION = """
 PreemptType=preempt/partition_prio
@@ -25,6 +23,11 @@ PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1
 BOTH = ("--nodes=2", "--ntasks=2")
 WARNED = "srun sh -c 'trap \"echo warned; exit 0\" TERM; sleep 300 & wait'"
 SLOW_AT_FIRST = 'srun echo started; test -n "$SLURM_RESTART_COUNT" || sleep 300'
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    return write_inputs(tmp_path)
 
 
 @pytest.fixture(scope="module")
