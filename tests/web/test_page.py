@@ -44,6 +44,13 @@ WORK = """async ([wasm, about, numbers, requests]) => {
 }"""
 
 
+LISTEN = """() => {
+  window.heard = [];
+  for (const live of document.querySelectorAll("[role=status], [aria-live]"))
+    new MutationObserver(() => window.heard.push(live.textContent)).observe(live, { childList: true });
+}"""
+
+
 @pytest.fixture(scope="module")
 def page_file(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
@@ -92,12 +99,16 @@ def test_a_person_writes_measures_and_walks_through_a_text(opened: Any, tiny: Ti
     opened.click(".settings summary")
     opened.fill("#length", "30")
     opened.fill("#seed", "4")
+    opened.evaluate(LISTEN)
     opened.press("#seed", "Enter")
     opened.wait_for_selector("#written[aria-busy=false]")
     pane = opened.locator("#written .pane").first
     drawn = b"".join(model.sample(prompt, 60, temperature=0.7, seed=4))
     expected = (prompt.encode() + drawn[:30]).decode(errors="replace")
     assert shown(pane) == plain(expected)
+    heard = opened.evaluate("window.heard")
+    assert [said.split(" ")[0] for said in heard] == ["model:", "script>:"]  # once for each model, not while it writes
+    assert "30 bytes written" in heard[0]
     opened.click("#continue")
     opened.wait_for_selector("#written[aria-busy=false]")
     assert shown(pane) == plain((prompt.encode() + drawn).decode(errors="replace"))

@@ -87,7 +87,7 @@ class Pane {
     place.append(this.root);
     this.part = (selector) => find(selector, this.root);
     this.part("h3").textContent = about.name;
-    this.part(".output").ariaLabel = `Text of ${about.name}`;
+    this.part(".output").ariaLabel = `Text of ${about.name}; the arrow keys go from byte to byte`;
     this.slider = this.part("input");
     this.slider.oninput = () => this.choose(Number(this.slider.value));
     this.part(".output").onclick = ({ target }) => {
@@ -105,6 +105,12 @@ class Pane {
   say(text, wrong = false) {
     this.part(".status").textContent = text;
     this.part(".status").classList.toggle("fault", wrong);
+  }
+
+  // Say a text that a screen reader reads out too; what changes while a text is written would never let it finish.
+  sayAloud(text, wrong = false) {
+    this.say(text, wrong);
+    find("#spoken").textContent = `${this.about.name}: ${text}`;
   }
 
   clear() {
@@ -340,9 +346,9 @@ async function write(worked, panes, running, prompt) {
       const fresh = pane.records.slice(before);
       const bits = fresh.reduce((sum, { bits: own }) => sum + own, 0) / fresh.length;
       const rate = Math.round(fresh.length / seconds).toLocaleString("en");
-      pane.say(`${fresh.length.toLocaleString("en")} bytes written, ${rate} per second, ${bits.toFixed(2)} bits per byte`);
+      pane.sayAloud(`${fresh.length.toLocaleString("en")} bytes written, ${rate} per second, ${bits.toFixed(2)} bits per byte`);
     } catch (error) {
-      pane.say(sentence(error), true);
+      pane.sayAloud(sentence(error), true);
     }
     await pane.finish();
   }
@@ -371,11 +377,11 @@ async function measure(worked, panes, text) {
       pane.add(text, records);
       const rate = Math.round(text.length / seconds).toLocaleString("en");
       const bits = (total / count / Math.LN2).toFixed(4);
-      pane.say(`${bits} bits per byte over ${count.toLocaleString("en")} scored bytes; ${rate} bytes per second`);
+      pane.sayAloud(`${bits} bits per byte over ${count.toLocaleString("en")} scored bytes; ${rate} bytes per second`);
       pane.worst();
       await pane.finish();
     } catch (error) {
-      pane.say(sentence(error), true);
+      pane.sayAloud(sentence(error), true);
     }
   }
   find("#measured").ariaBusy = "false";
@@ -384,20 +390,23 @@ async function measure(worked, panes, text) {
 const sentence = (error) => error.message.charAt(0).toUpperCase() + error.message.slice(1).replace(/\.?$/, ".");
 
 function described(about) {
-  const { experts, parameters, k, run, update, loss } = about;
+  const { name, experts, parameters, k, run, update, loss } = about;
+  const count = experts > 1 ? `${experts} experts, of which ${k} ${k > 1 ? "are averaged" : "answers"}` : "One network";
   const measured = loss
-    ? ` Test loss: ${loss.nats.toFixed(3)} nats, ${(loss.nats / Math.LN2).toFixed(3)} bits per byte.`
-    : " Its test loss was not recorded.";
-  const size = `${experts} expert${experts > 1 ? "s" : ""}, ${parameters.toLocaleString("en")} parameters in all; ${k} averaged. `;
-  return element("div", {}, element("h3", {}, about.name), element("p", {}, `${size}Run ${run}, after ${update.toLocaleString("en")} updates.${measured}`));
+    ? `Test loss: ${loss.nats.toFixed(3)} nats, ${(loss.nats / Math.LN2).toFixed(3)} bits per byte.`
+    : "Its test loss was not recorded.";
+  const origin = `${run === name ? "Trained for" : `Run ${run}, after`} ${update.toLocaleString("en")} updates.`;
+  const words = `${count}; ${parameters.toLocaleString("en")} parameters in all. ${origin} ${measured}`;
+  return element("div", {}, element("h3", {}, name), element("p", {}, words));
 }
 
+// Say what the test losses mean; they were measured with as many experts averaged as a model averages by itself.
 function honest(abouts) {
-  return abouts.filter(({ loss }) => loss).map(({ name, loss }) => {
-    const bits = loss.nats / Math.LN2;
-    return `On test texts that it never saw, ${name} needs ${bits.toFixed(2)} bits per byte, so it gives the right byte a probability of ` +
-      `${percent(2 ** -bits)} (the geometric mean): it has learned letters, words and some turns of phrase, and what it writes means nothing.`;
-  }).join(" ");
+  const known = abouts.filter(({ loss }) => loss);
+  if (!known.length) return "";
+  const each = known.map(({ name, loss }) => `${name} gives the right byte a probability of ${percent(Math.exp(-loss.nats))}`);
+  return `On test texts that ${known.length > 1 ? "they" : "it"} never saw, ${each.join(", and ")} (the geometric mean); a blind guess gives it ` +
+    `${percent(1 / 256)}.`;
 }
 
 async function main() {
