@@ -88,6 +88,8 @@ def small() -> dict:
             {"products": {"rates": {"eggroll": SEARCH | {"settings": [{"lr": 1e-3}, {"lr": 1e-3}]}}}},
             "a setting is stated twice",
         ),
+        ({"products": {"horizon": {"arms": ["eggroll-n1"]}}}, r"products\.horizon\.arms names `eggroll-n1`"),
+        ({"products": {"horizon": {"arms": ["soma-n2"], "windows": [1, 3, 4]}}}, "must divide the largest, 4"),
         ({"products": {"walk": {"arms": ["soma-n2"]}}}, r"products\.walk\.arms names `soma-n2`"),
         ({"products": {"inference": {"arms": ["soma-n2", "soma-n16", "pair-n4"]}}}, "`pair-n4`, which is not among"),
         ({"products": {"inference": {"requests_of": {"soma-n3": 4}}}}, "`soma-n3` is not one of arms"),

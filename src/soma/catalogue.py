@@ -178,6 +178,8 @@ _MEASUREMENTS = (
     Measurement("estimator-variance", "estimators", opens="first arm"),
     Measurement("precision", "precision", opens="first run"),
     Measurement("walk", "walk"),
+    Measurement("carry", "horizon"),
+    Measurement("recall", "horizon", opens="first run"),
 )
 MEASUREMENTS = {measurement.name: measurement for measurement in _MEASUREMENTS}
 
@@ -217,6 +219,8 @@ _SUMMARIES = (
     Summary("active-losses", "inference.active_losses", ("active",)),
     Summary("active-differences", "inference.active_differences", ("active",)),
     Summary("pair-groups", "inference.pair_groups", ("active",)),
+    Summary("carried", "horizon.carried", ("carry",)),
+    Summary("recalled", "horizon.recalled", ("recall",)),
 )
 SUMMARIES = {summary.name: summary for summary in _SUMMARIES}
 """In this order: an arm of several products is evaluated with the first one (`Plan.groups`)."""
@@ -481,6 +485,26 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
             "What averaging two experts gains on all ensemble-validation text, without routing, against the similarity "
             "of their errors. Pale: every pair of a run; joined points: means of pairs of similar x. A line that falls "
             "to the right means that unlike experts gain more.",
+        ),
+    ),
+    "Open questions": (
+        Table(
+            "carried", "horizon.carried", "State carried over several windows", ("carried",),
+            "Beyond the paper: is a window of state too short? Trained ensembles read held-out documents with the "
+            "state zeroed every window (the control, as everywhere else) or less often; the same bytes are scored by "
+            "the same experts. That longer state helps is false if a difference lies above zero.",
+        ),
+        Table(
+            "recall", "horizon.recall", "A rare early event at equal operations", ("recalled",),
+            "Beyond the paper: is the first byte of a sequence remembered until it decides one far ahead? Controls: "
+            "chance, which no model without memory can beat, and backpropagation of the same cell. That SPSA learns "
+            "over a distance is false where its loss is not below chance and that of backpropagation is.",
+        ),
+        Figure(
+            "horizon", "horizon.horizon", "Longer state: carried over windows, and over a synthetic distance",
+            ("carried", "recalled"),
+            "Beyond the paper: left, what carrying state over more windows changes for trained ensembles; right, "
+            "what one cell learns to remember, by SPSA and by backpropagation at equal operations.",
         ),
     ),
 }

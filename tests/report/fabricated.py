@@ -7,6 +7,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
+from soma.analysis import horizon
 from soma.analysis.inference import pair_groups, token_operations
 from soma.analysis.scaling import crossings, variants
 from soma.plan import Plan
@@ -344,3 +345,29 @@ class Rows:
             nothing = dict.fromkeys(("difference", "low", "high", "seed_low", "seed_high"), NAN)
             out.append(row | (interval("difference", -0.01 * i, 0.004, seeds) if i else nothing))
         return pd.DataFrame(out)
+
+    def carry(self) -> pd.DataFrame:
+        """Losses of documents that fall a little with the windows carried."""
+        out = [
+            {"run": run.id, "seed": run.seed, "update": run.updates, "k": 1, "carried": carried, "document": d,
+             "bytes": 1000, "nats": 1000 * (self.end(arm) + 0.02 * d - 0.01 * np.log2(carried) + 0.001 * run.seed)}
+            for arm in self.products.fixed_size.arms if self.plan.arms[arm].method == "spsa"
+            for run in self.plan.arm_runs[arm] for carried in (1, 4, 16) for d in range(5)
+        ]  # fmt: skip
+        return pd.DataFrame(out)
+
+    def carried(self) -> pd.DataFrame:
+        return horizon.carried(self.plan, self.carry())
+
+    def recall(self) -> pd.DataFrame:
+        """Backpropagation remembers over more bytes than SPSA."""
+        out = [
+            {"distance": distance, "method": method, "seed": seed, "lr": 0.01 * (1 + seed), "chance": np.log(2),
+             "loss": np.log(2) * (1 - np.exp(-distance / reach)) + 0.001 * seed, "correct": np.exp(-distance / reach),
+             "pairs": 64, "updates": 90, "operations": 2e10, "working_bytes": 1e4 * distance, "parameters": 3096}
+            for distance in (16, 128, 1024) for method, reach in (("spsa", 30), ("bptt", 300)) for seed in (0, 1)
+        ]  # fmt: skip
+        return pd.DataFrame(out)
+
+    def recalled(self) -> pd.DataFrame:
+        return horizon.recalled(self.plan, self.recall())

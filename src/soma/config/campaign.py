@@ -188,6 +188,9 @@ class Config(Model):
         for name in p.walk.arms if p.walk else ():
             if self.arms[name].method != "eggroll":
                 raise ValueError(f"products.walk.arms names `{name}`, which is not an `eggroll` arm")
+        for name in p.horizon.arms if p.horizon else ():
+            if self.arms[name].method not in ("spsa", "bptt"):
+                raise ValueError(f"products.horizon.arms names `{name}`, which is neither an `spsa` nor a `bptt` arm")
         if p.widths and self.arms[p.widths.arm].method != "eggroll":
             raise ValueError(f"products.widths.arm is `{p.widths.arm}`, which is not an `eggroll` arm")
         if p.active and (self.arms | self.swept)[p.active.pairs].experts < 3:
