@@ -89,6 +89,7 @@ def small() -> dict:
             "a setting is stated twice",
         ),
         ({"products": {"horizon": {"arms": ["eggroll-n1"]}}}, r"products\.horizon\.arms names `eggroll-n1`"),
+        ({"products": {"combiner": {"arms": ["spsa-n1-p16"]}}}, r"products\.combiner\.arms names `spsa-n1-p16`"),
         ({"products": {"horizon": {"arms": ["soma-n2"], "windows": [1, 3, 4]}}}, "must divide the largest, 4"),
         ({"products": {"walk": {"arms": ["soma-n2"]}}}, r"products\.walk\.arms names `soma-n2`"),
         ({"products": {"inference": {"arms": ["soma-n2", "soma-n16", "pair-n4"]}}}, "`pair-n4`, which is not among"),

@@ -180,6 +180,7 @@ _MEASUREMENTS = (
     Measurement("walk", "walk"),
     Measurement("carry", "horizon"),
     Measurement("recall", "horizon", opens="first run"),
+    Measurement("combiner", "combiner"),
 )
 MEASUREMENTS = {measurement.name: measurement for measurement in _MEASUREMENTS}
 
@@ -221,6 +222,7 @@ _SUMMARIES = (
     Summary("pair-groups", "inference.pair_groups", ("active",)),
     Summary("carried", "horizon.carried", ("carry",)),
     Summary("recalled", "horizon.recalled", ("recall",)),
+    Summary("combined", "combiner.compare", ("combiner",)),
 )
 SUMMARIES = {summary.name: summary for summary in _SUMMARIES}
 """In this order: an arm of several products is evaluated with the first one (`Plan.groups`)."""
@@ -505,6 +507,12 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
             ("carried", "recalled"),
             "Beyond the paper: left, what carrying state over more windows changes for trained ensembles; right, "
             "what one cell learns to remember, by SPSA and by backpropagation at equal operations.",
+        ),
+        Table(
+            "combiner", "combiner.combiner", "A learned gate over the routed experts", ("combined",),
+            "Beyond the paper: do experts gain by seeing how well the others predicted? Controls: the plain mean, the "
+            "nearest expert, and the posterior, which needs no training. That a learned gate helps is false where its "
+            "difference from the mean is not below zero, and that it must be learned where the posterior does as well.",
         ),
     ),
 }

@@ -448,6 +448,23 @@ class Horizon(Model):
         return self
 
 
+class Combiner(Model):
+    """Beyond the paper: a gate over the predictions of frozen experts, against their plain mean."""
+
+    arms: Arms
+    """`spsa` or `bptt` arms of several experts, at their ends."""
+    windows: Positive = 256
+    """Windows of expert validation that a gate learns from, at most."""
+    updates: Positive = 200
+    """Updates of a gate, each on all of these windows."""
+    lr: PositiveNumber = 0.02
+    """Rate of both methods."""
+    eps: PositiveNumber = 1e-2
+    """Perturbation size of SPSA."""
+    n_pert: Positive = 4
+    """Directions of an update of SPSA."""
+
+
 class Products(Model):
     """What a campaign shows: `fixed_size` always, of the others those that are given; `null` in an overlay leaves one
     out. What needs a product that is left out is not planned, shown or judged (`catalogue.Catalogue`).
@@ -491,6 +508,8 @@ class Products(Model):
     """EGGROLL's weights against a random walk."""
     horizon: Given[Horizon] = LEFT_OUT
     """Longer state."""
+    combiner: Given[Combiner] = LEFT_OUT
+    """A learned gate over experts."""
 
     @property
     def given(self) -> dict[str, Any]:
