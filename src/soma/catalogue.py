@@ -222,6 +222,7 @@ _SUMMARIES = (
     Summary("pair-groups", "inference.pair_groups", ("active",)),
     Summary("carried", "horizon.carried", ("carry",)),
     Summary("recalled", "horizon.recalled", ("recall",)),
+    Summary("charged", "charged.curves", (Losses(("charged",), ("validation", "test")),)),
     Summary("combined", "combiner.compare", ("combiner",)),
 )
 SUMMARIES = {summary.name: summary for summary in _SUMMARIES}
@@ -513,6 +514,12 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
             "Beyond the paper: do experts gain by seeing how well the others predicted? Controls: the plain mean, the "
             "nearest expert, and the posterior, which needs no training. That a learned gate helps is false where its "
             "difference from the mean is not below zero, and that it must be learned where the posterior does as well.",
+        ),
+        Table(
+            "charged", "charged.charged", "Test loss under totals that pay for everything", ("charged",),
+            "Beyond the paper: does the first arm keep its lead where one total pays for seed run, routing, training "
+            "and validation, and validation alone says where to stop? Controls: the other arms, charged alike. That it "
+            "leads is false where a difference lies above zero.",
         ),
     ),
 }

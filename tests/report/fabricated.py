@@ -383,3 +383,14 @@ class Rows:
             for run in self.plan.arm_runs[arm] for rule, better in gain.items() for d in range(5)
         ]  # fmt: skip
         return pd.DataFrame(out)
+
+    def charged(self) -> pd.DataFrame:
+        arms = [arm for arm in self.products.fixed_size.arms if self.plan.arms[arm].method == "spsa"][:2]
+        out = []
+        for total in (1e12, 5e12):
+            for arm in arms:
+                ends = {"loss_low": 1.9, "loss_high": 2.1, "loss_seed_low": NAN, "loss_seed_high": NAN}
+                row = {"operations": total, "arm": arm, "updates": 90.0, "share": 0.1, "loss": 2.0} | ends
+                gap = NAN if arm == arms[0] else -0.02
+                out.append(row | interval("difference", gap, 0.01, 2) | {"run": self.ids(arm)})
+        return pd.DataFrame(out)

@@ -75,6 +75,7 @@ class Rows(fabricated.Rows):
 
     FABRICATED = (
         "ablation-curves", "paired", "best-counts", "estimators", "active-losses", "active-differences", "per-expert",
+        "charged",
     )  # fmt: skip
 
     def __init__(self, plan: Plan) -> None:

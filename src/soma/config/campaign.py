@@ -188,12 +188,15 @@ class Config(Model):
         for name in p.walk.arms if p.walk else ():
             if self.arms[name].method != "eggroll":
                 raise ValueError(f"products.walk.arms names `{name}`, which is not an `eggroll` arm")
-        for where, product in (("horizon", p.horizon), ("combiner", p.combiner)):
+        for where, product in (("horizon", p.horizon), ("combiner", p.combiner), ("charged", p.charged)):
             for name in product.arms if product else ():
                 if self.arms[name].method not in ("spsa", "bptt"):
                     raise ValueError(
                         f"products.{where}.arms names `{name}`, which is neither an `spsa` nor a `bptt` arm"
                     )
+        for name in p.charged.arms if p.charged else ():
+            if self.arms[name].start in self.arms:
+                raise ValueError(f"products.charged.arms names `{name}`, which continues another arm")
         for name in p.combiner.arms if p.combiner else ():
             if self.arms[name].active < 2:
                 raise ValueError(f"products.combiner.arms names `{name}`, which has one active expert")

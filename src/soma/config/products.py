@@ -465,6 +465,15 @@ class Combiner(Model):
     """Directions of an update of SPSA."""
 
 
+class Charged(Model):
+    """Beyond the paper: arms under one total of operations that pays for seed run, routing, training and validation."""
+
+    arms: Arms
+    """`spsa` or `bptt` arms that start from a seed run or at random; the first is compared with all others."""
+    operations: Annotated[tuple[PositiveNumber, ...], Field(min_length=1)]
+    """Totals."""
+
+
 class Products(Model):
     """What a campaign shows: `fixed_size` always, of the others those that are given; `null` in an overlay leaves one
     out. What needs a product that is left out is not planned, shown or judged (`catalogue.Catalogue`).
@@ -510,6 +519,8 @@ class Products(Model):
     """Longer state."""
     combiner: Given[Combiner] = LEFT_OUT
     """A learned gate over experts."""
+    charged: Given[Charged] = LEFT_OUT
+    """Totals that pay for everything."""
 
     @property
     def given(self) -> dict[str, Any]:
