@@ -28,8 +28,8 @@ def charged_operations(plan: Plan, run: RunSpec, update: int, validation_bytes: 
     Returns:
         `training`; `seed run`; `routing`, an upper bound of the features of its text (every byte begins one, and each
         is projected on all components, once for training and once for every window that is validated) and of the
-        distances to all centres; `validation`, the averaged experts on whole windows of ensemble validation at every milestone so
-        far, and the checks of the schedule, with the forwards of all experts.
+        distances to all centres; `validation`, the averaged experts on whole windows of ensemble validation at every
+        milestone so far, and the checks of the schedule, with the forwards of all experts.
     """
     c = plan.config
     s, k = run.settings, plan.arms[_arm(plan, run)].active
