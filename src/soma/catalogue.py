@@ -178,6 +178,9 @@ _MEASUREMENTS = (
     Measurement("estimator-variance", "estimators", opens="first arm"),
     Measurement("precision", "precision", opens="first run"),
     Measurement("walk", "walk"),
+    Measurement("carry", "horizon"),
+    Measurement("recall", "horizon", opens="first run"),
+    Measurement("combiner", "combiner"),
 )
 MEASUREMENTS = {measurement.name: measurement for measurement in _MEASUREMENTS}
 
@@ -217,6 +220,10 @@ _SUMMARIES = (
     Summary("active-losses", "inference.active_losses", ("active",)),
     Summary("active-differences", "inference.active_differences", ("active",)),
     Summary("pair-groups", "inference.pair_groups", ("active",)),
+    Summary("carried", "horizon.carried", ("carry",)),
+    Summary("recalled", "horizon.recalled", ("recall",)),
+    Summary("charged", "charged.curves", (Losses(("charged",), ("validation", "test")),)),
+    Summary("combined", "combiner.compare", ("combiner",)),
 )
 SUMMARIES = {summary.name: summary for summary in _SUMMARIES}
 """In this order: an arm of several products is evaluated with the first one (`Plan.groups`)."""
@@ -481,6 +488,38 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
             "What averaging two experts gains on all ensemble-validation text, without routing, against the similarity "
             "of their errors. Pale: every pair of a run; joined points: means of pairs of similar x. A line that falls "
             "to the right means that unlike experts gain more.",
+        ),
+    ),
+    "Open questions": (
+        Table(
+            "carried", "horizon.carried", "State carried over several windows", ("carried",),
+            "Beyond the paper: is a window of state too short? Trained ensembles read held-out documents with the "
+            "state zeroed every window (the control, as everywhere else) or less often; the same bytes are scored by "
+            "the same experts. That longer state helps is false if a difference lies above zero.",
+        ),
+        Table(
+            "recall", "horizon.recall", "A rare early event at equal operations", ("recalled",),
+            "Beyond the paper: is the first byte of a sequence remembered until it decides one far ahead? Controls: "
+            "chance, which no model without memory can beat, and backpropagation of the same cell. That SPSA learns "
+            "over a distance is false where its loss is not below chance and that of backpropagation is.",
+        ),
+        Figure(
+            "horizon", "horizon.horizon", "Longer state: carried over windows, and over a synthetic distance",
+            ("carried", "recalled"),
+            "Beyond the paper: left, what carrying state over more windows changes for trained ensembles; right, "
+            "what one cell learns to remember, by SPSA and by backpropagation at equal operations.",
+        ),
+        Table(
+            "combiner", "combiner.combiner", "A learned gate over the routed experts", ("combined",),
+            "Beyond the paper: do experts gain by seeing how well the others predicted? Controls: the plain mean, the "
+            "nearest expert, and the posterior, which needs no training. That a learned gate helps is false where its "
+            "difference from the mean is not below zero, and that it must be learned where the posterior does as well.",
+        ),
+        Table(
+            "charged", "charged.charged", "Test loss under totals that pay for everything", ("charged",),
+            "Beyond the paper: does the first arm keep its lead where one total pays for seed run, routing, training "
+            "and validation, and validation alone says where to stop? Controls: the other arms, charged alike. That it "
+            "leads is false where a difference lies above zero.",
         ),
     ),
 }

@@ -7,6 +7,7 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
+from soma.analysis import horizon
 from soma.analysis.inference import pair_groups, token_operations
 from soma.analysis.scaling import crossings, variants
 from soma.plan import Plan
@@ -343,4 +344,53 @@ class Rows:
             row |= {"relative_variance": 100.0 * 1.4**i, "relative_variance_se": 8.0, "forwards": 32}
             nothing = dict.fromkeys(("difference", "low", "high", "seed_low", "seed_high"), NAN)
             out.append(row | (interval("difference", -0.01 * i, 0.004, seeds) if i else nothing))
+        return pd.DataFrame(out)
+
+    def carry(self) -> pd.DataFrame:
+        """Losses of documents that fall a little with the windows carried."""
+        out = [
+            {"run": run.id, "seed": run.seed, "update": run.updates, "k": 1, "carried": carried, "document": d,
+             "bytes": 1000, "nats": 1000 * (self.end(arm) + 0.02 * d - 0.01 * np.log2(carried) + 0.001 * run.seed)}
+            for arm in self.products.fixed_size.arms if self.plan.arms[arm].method == "spsa"
+            for run in self.plan.arm_runs[arm] for carried in (1, 4, 16) for d in range(5)
+        ]  # fmt: skip
+        return pd.DataFrame(out)
+
+    def carried(self) -> pd.DataFrame:
+        return horizon.carried(self.plan, self.carry())
+
+    def recall(self) -> pd.DataFrame:
+        """Backpropagation remembers over more bytes than SPSA."""
+        out = [
+            {"distance": distance, "method": method, "seed": seed, "lr": 0.01 * (1 + seed), "chance": np.log(2),
+             "loss": np.log(2) * (1 - np.exp(-distance / reach)) + 0.001 * seed, "correct": np.exp(-distance / reach),
+             "pairs": 64, "updates": 90, "operations": 2e10, "working_bytes": 1e4 * distance, "parameters": 3096}
+            for distance in (16, 128, 1024) for method, reach in (("spsa", 30), ("bptt", 300)) for seed in (0, 1)
+        ]  # fmt: skip
+        return pd.DataFrame(out)
+
+    def recalled(self) -> pd.DataFrame:
+        return horizon.recalled(self.plan, self.recall())
+
+    def combiner(self) -> pd.DataFrame:
+        """Gates are a little better than the mean."""
+        gain = {"mean": 0.0, "posterior": 0.01, "spsa": 0.015, "exact": 0.02, "nearest": -0.03}
+        out = [
+            {"run": run.id, "seed": run.seed, "update": run.updates, "k": self.plan.arms[arm].active, "rule": rule,
+             "windows": 8, "document": d, "bytes": 1000, "operations": 1e9 * (rule in ("spsa", "exact")),
+             "nats": 1000 * (self.end(arm) + 0.02 * d + 0.001 * run.seed - better)}
+            for arm in self.products.fixed_size.arms if self.plan.arms[arm].experts > 1
+            for run in self.plan.arm_runs[arm] for rule, better in gain.items() for d in range(5)
+        ]  # fmt: skip
+        return pd.DataFrame(out)
+
+    def charged(self) -> pd.DataFrame:
+        arms = [arm for arm in self.products.fixed_size.arms if self.plan.arms[arm].method == "spsa"][:2]
+        out = []
+        for total in (1e12, 5e12):
+            for arm in arms:
+                ends = {"loss_low": 1.9, "loss_high": 2.1, "loss_seed_low": NAN, "loss_seed_high": NAN}
+                row = {"operations": total, "arm": arm, "updates": 90.0, "share": 0.1, "loss": 2.0} | ends
+                gap = NAN if arm == arms[0] else -0.02
+                out.append(row | interval("difference", gap, 0.01, 2) | {"run": self.ids(arm)})
         return pd.DataFrame(out)

@@ -50,7 +50,17 @@ VALUES = {
 
 
 # Figures for which the paper gives no points, or points on other axes.
-WITHOUT_POINTS = ("figure5", "figure6", "figure9", "figure14", "figure17", "precision", "sizes", "estimators")
+WITHOUT_POINTS = (
+    "figure5",
+    "figure6",
+    "figure9",
+    "figure14",
+    "figure17",
+    "precision",
+    "sizes",
+    "estimators",
+    "horizon",
+)
 
 
 @cache

@@ -188,6 +188,18 @@ class Config(Model):
         for name in p.walk.arms if p.walk else ():
             if self.arms[name].method != "eggroll":
                 raise ValueError(f"products.walk.arms names `{name}`, which is not an `eggroll` arm")
+        for where, product in (("horizon", p.horizon), ("combiner", p.combiner), ("charged", p.charged)):
+            for name in product.arms if product else ():
+                if self.arms[name].method not in ("spsa", "bptt"):
+                    raise ValueError(
+                        f"products.{where}.arms names `{name}`, which is neither an `spsa` nor a `bptt` arm"
+                    )
+        for name in p.charged.arms if p.charged else ():
+            if self.arms[name].start in self.arms:
+                raise ValueError(f"products.charged.arms names `{name}`, which continues another arm")
+        for name in p.combiner.arms if p.combiner else ():
+            if self.arms[name].active < 2:
+                raise ValueError(f"products.combiner.arms names `{name}`, which has one active expert")
         if p.widths and self.arms[p.widths.arm].method != "eggroll":
             raise ValueError(f"products.widths.arm is `{p.widths.arm}`, which is not an `eggroll` arm")
         if p.active and (self.arms | self.swept)[p.active.pairs].experts < 3:

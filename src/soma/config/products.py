@@ -407,6 +407,73 @@ class Walk(Model):
     """Updates of the trained weights that are measured and not taken."""
 
 
+class Horizon(Model):
+    """Beyond the paper: longer state. Trained arms with state carried over windows, and a synthetic early event that
+    a small cell learns to remember, by SPSA and by backpropagation.
+    """
+
+    arms: Arms
+    """`spsa` or `bptt` arms, evaluated at their ends."""
+    windows: Counts = (1, 4, 16)
+    """Windows over which state is carried; each divides the largest."""
+    stretches: Positive = 256
+    """Stretches of validation documents, each as long as the largest number of windows."""
+    distances: Annotated[tuple[Annotated[int, Field(ge=2)], ...], Field(min_length=1)] = (16, 128, 1024, 8192)
+    """Bytes from the event to the byte that it decides."""
+    width: Positive = 8
+    """Width of the cell that learns this."""
+    depth: Positive = 1
+    """Its residual blocks."""
+    embedding: Positive = 8
+    """Width of its byte embedding."""
+    operations: PositiveNumber = 2e10
+    """Budget of every run, of the cell's body."""
+    rates: Annotated[tuple[PositiveNumber, ...], Field(min_length=1)] = (1e-2, 3e-2)
+    """Rates that both methods try."""
+    eps: PositiveNumber = 1e-2
+    """Perturbation size of SPSA."""
+    n_pert: Positive = 16
+    """Directions of an update of SPSA."""
+    pairs: Positive = 4
+    """Pairs of sequences in a batch, at least."""
+    tested: Positive = 128
+    """Fresh pairs on which a cell is tested."""
+    seeds: Seeds = (0, 1, 2)
+    """Seeds of every distance and method."""
+
+    @model_validator(mode="after")
+    def _divides(self) -> Horizon:
+        if any(max(self.windows) % count for count in self.windows):
+            raise ValueError(f"every number of windows must divide the largest, {max(self.windows)}")
+        return self
+
+
+class Combiner(Model):
+    """Beyond the paper: a gate over the predictions of frozen experts, against their plain mean."""
+
+    arms: Arms
+    """`spsa` or `bptt` arms of several experts, at their ends."""
+    windows: Positive = 256
+    """Windows of expert validation that a gate learns from, at most."""
+    updates: Positive = 200
+    """Updates of a gate, each on all of these windows."""
+    lr: PositiveNumber = 0.02
+    """Rate of both methods."""
+    eps: PositiveNumber = 1e-2
+    """Perturbation size of SPSA."""
+    n_pert: Positive = 4
+    """Directions of an update of SPSA."""
+
+
+class Charged(Model):
+    """Beyond the paper: arms under one total of operations that pays for seed run, routing, training and validation."""
+
+    arms: Arms
+    """`spsa` or `bptt` arms that start from a seed run or at random; the first is compared with all others."""
+    operations: Annotated[tuple[PositiveNumber, ...], Field(min_length=1)]
+    """Totals."""
+
+
 class Products(Model):
     """What a campaign shows: `fixed_size` always, of the others those that are given; `null` in an overlay leaves one
     out. What needs a product that is left out is not planned, shown or judged (`catalogue.Catalogue`).
@@ -448,6 +515,12 @@ class Products(Model):
     """The precision of the finite difference."""
     walk: Given[Walk] = LEFT_OUT
     """EGGROLL's weights against a random walk."""
+    horizon: Given[Horizon] = LEFT_OUT
+    """Longer state."""
+    combiner: Given[Combiner] = LEFT_OUT
+    """A learned gate over experts."""
+    charged: Given[Charged] = LEFT_OUT
+    """Totals that pay for everything."""
 
     @property
     def given(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 `python -m soma.report.pages` writes them.
 
-README.md opens with a figure and the verdicts of the campaign; docs/products.md lists the products of the catalogue.
+README.md opens with a figure and the verdicts of the campaign; docs/products.md lists its products.
 docs/results.md is built from docs/results.template.md, in which `{{test loss/soma-n2}}` stands for a number of the
 campaign's numbers.json and becomes a link to the table that contains it. Every paragraph there begins with a comment:
 `<!-- method -->` if no measurement can make it false, or `<!-- holds: CONDITION; CONDITION -->` with what its words
@@ -13,11 +13,12 @@ written.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from soma.catalogue import CLAIMS, FIGURES, SECTIONS, Product
+from soma.catalogue import CLAIMS, FIGURES, Product
+from soma.config.campaign import BASE, load
 from soma.errors import SomaError
 from soma.files.atomic import read_json, write_bytes
 from soma.report.summary import BEGIN, END
@@ -41,14 +42,15 @@ PRODUCTS_BEGIN, PRODUCTS_END = "<!-- products: begin -->", "<!-- products: end -
 """Marks around the list of products in docs/products.md."""
 
 
-def with_products(page: str, folder: str) -> str:
-    """Replace a page's list of products by the catalogue's, with links relative to the page.
+def with_products(page: str, sections: Mapping[str, Sequence[Product]], folder: str) -> str:
+    """Replace a page's list of products, with links relative to the page.
 
     Args:
+        sections: the products of the campaign, by section of the report.
         folder: folder of the campaign, relative to the page.
     """
     lines = ["| section | tables and figures |", "| --- | --- |"]
-    for section, products in SECTIONS.items():
+    for section, products in sections.items():
         texts = [f"[{p.label}]({folder}/{_file(p)}): {p.subject}" for p in products]
         lines.append(f"| {section} | {'; '.join(texts)} |")
     block = "\n".join([PRODUCTS_BEGIN, "", *lines, "", PRODUCTS_END])
@@ -174,7 +176,7 @@ def pages() -> dict[Path, str]:
     readme, products, results = Path("README.md"), Path("docs/products.md"), Path("docs/results.md")
     return {
         readme: opened(readme.read_text(), numbers["claims"], CAMPAIGN.as_posix()),
-        products: with_products(products.read_text(), beside),
+        products: with_products(products.read_text(), load(BASE).catalogue.sections, beside),
         results: filled(Path("docs/results.template.md").read_text(), numbers, beside),
     }
 

@@ -83,6 +83,13 @@ def _measurement(plan: Plan, name: str) -> dict[str, Any]:
         out["active"] = [plan.arms[arm].active for arm in by_run]
         out["requests"] = [product.requests_of.get(arm, product.requests) for arm in by_run]
         out["product"] = {key: out["product"][key] for key in ("repeats", "warmups")}
+    if name in ("carry", "combiner"):
+        arms = plan.product_arms(measurement.product)
+        out["active"] = [plan.arms[arm].active for arm in arms for _ in plan.arm_runs[arm]]
+    if name == "carry":
+        out["product"] = {key: out["product"][key] for key in ("windows", "stretches")}
+    if name == "recall":
+        out["product"] = {key: v for key, v in out["product"].items() if key not in ("windows", "stretches")}
     if name == "active":
         out["product"]["pair_runs"] = [run.id for run in plan.arm_runs[plan.config.products.active.pairs]]
     if name == "ratios":
