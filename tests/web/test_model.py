@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.inference.tiny_model import EXPERTS, SPEC, Tiny, make_experts, write
+from tests.web.in_node import SETTINGS, ask
 
 from soma.errors import SomaError
 from soma.inference import Ensemble
 from soma.inference.score import windows_of
-from soma.web import demo
-from soma.web.kernel import KERNEL
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
-
-SETTINGS: list[dict[str, Any]] = [
-    {"temperature": 1, "topK": None, "topP": None, "seed": 0},
-    {"temperature": 0.7, "topK": 40, "topP": 0.9, "seed": 12},
-    {"temperature": 0, "topK": None, "topP": None, "seed": 3},
-]
 
 
 def texts(tiny: Tiny) -> list[bytes]:
@@ -40,17 +31,6 @@ def texts(tiny: Tiny) -> list[bytes]:
         article[:10_000],
         *(article[start : start + 400] for start in range(20_000, 60_000, 2_000)),
     ]
-
-
-def ask(folder: Path, scratch: Path, requests: list[dict[str, Any]]) -> dict[str, Any]:
-    about, numbers = demo.pack(folder)
-    (scratch / "numbers").write_bytes(numbers)
-    asked = {"wasm": str(KERNEL), "numbers": str(scratch / "numbers"), "about": about, "requests": requests}
-    program = Path(__file__).with_name("model.mjs")
-    done = subprocess.run(["node", program], input=json.dumps(asked).encode(), capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
 
 
 def test_losses_routes_and_samples_are_the_command_line_s(tiny: Tiny, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.project import ROOT
-from tests.web.test_model import SETTINGS, ask
+from tests.web.in_node import SETTINGS, ask
 
 from soma.commands.export import export
 from soma.commands.models import shown
