@@ -159,13 +159,29 @@ def _assigned(statement: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[str
     return names if len(names) == len(parts) else []
 
 
+@dataclass(frozen=True)
+class _Definition:
+    """The meaning of a definition, or of the side effects of a module, and where it leads."""
+
+    text: str
+    uses: list[str]
+    """Full names, sorted."""
+    loads: list[str]
+    """Full names that it imports itself, used or not."""
+    sources: list[Path]
+    """C++ files that it names, and files that count as they are."""
+
+
 class Package:
-    """The source of `soma` in a folder; every file and statement is read once."""
+    """The source of `soma` in a folder; every file and definition is read once for all labels."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
         self._modules: dict[str, _Module | None] = {}
+        self._located: dict[str, tuple[str, _Module, str | None] | None] = {}
         self._meanings: dict[ast.stmt, Meaning] = {}
+        self._definitions: dict[str, _Definition] = {}
+        self._entries_of: dict[str, dict[str, tuple[str, ast.Call]]] = {}
         self._sources: dict[Path, tuple[str, list[str]]] = {}
         self._digests: dict[str, str] = {}
         self._own: set[str] = set()
@@ -221,20 +237,22 @@ class Package:
             calls = self._calls(kind)
             if len(chosen) != 1 or chosen[0] not in calls:
                 raise SomaError(f"the code `{label}` should name one {kind} of soma.catalogue after the step.")
-            call = calls[chosen[0]]
-            entries[ast.unparse(call)] = f"{package}.{_function(call)}"
-            judges = any(isinstance(n, ast.Call) and ast.unparse(n.func) == "Verdicts" for n in ast.walk(call))
+            text, call = calls[chosen[0]]
+            entries[text] = f"{package}.{_function(call)}"
+            judges = any(isinstance(n, ast.Call) and _called(n) == "Verdicts" for n in ast.walk(call))
         if judges:
-            entries |= {ast.unparse(c): f"soma.analysis.{_function(c)}" for c in self._calls("Claim").values()}
+            entries |= {text: f"soma.analysis.{_function(call)}" for text, call in self._calls("Claim").values()}
         return entries
 
-    def _calls(self, kind: str) -> dict[str, ast.Call]:
-        """Return the catalogue's entries of a kind by name, which are parsed, not imported."""
-        catalogue = self.module("soma.catalogue")
-        assert catalogue is not None
-        nodes = [node for statements in catalogue.definitions.values() for s in statements for node in ast.walk(s)]
-        calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == kind]
-        return {str(ast.literal_eval(call.args[0])): call for call in calls}
+    def _calls(self, kind: str) -> dict[str, tuple[str, ast.Call]]:
+        """Return the catalogue's entries of a kind by name, which are parsed, not imported, with the text of each."""
+        if kind not in self._entries_of:
+            catalogue = self.module("soma.catalogue")
+            assert catalogue is not None
+            nodes = [node for statements in catalogue.definitions.values() for s in statements for node in ast.walk(s)]
+            calls = [node for node in nodes if isinstance(node, ast.Call) and _called(node) == kind]
+            self._entries_of[kind] = {str(ast.literal_eval(c.args[0])): (ast.unparse(c), c) for c in calls}
+        return self._entries_of[kind]
 
     def _entries(self, registry: str) -> dict[str, str]:
         """Return the full name of every entry of a registry, which is parsed, not imported."""
@@ -257,15 +275,41 @@ class Package:
 
     def locate(self, full: str) -> tuple[str, _Module, str | None] | None:
         """Return the module that contains a full name, and the name within it (None for the module itself)."""
-        words = full.split(".")
-        for n in range(len(words), 0, -1):
-            name = ".".join(words[:n])
-            if module := self.module(name):
-                return name, module, words[n] if n < len(words) else None
-        return None
+        if full not in self._located:
+            self._located[full] = None
+            words = full.split(".")
+            for n in range(len(words), 0, -1):
+                name = ".".join(words[:n])
+                if module := self.module(name):
+                    self._located[full] = name, module, words[n] if n < len(words) else None
+                    break
+        return self._located[full]
 
-    def meaning(self, statement: ast.stmt) -> Meaning:
-        """Return the meaning and the uses of a top-level statement."""
+    def definition(self, key: str, name: str, module: _Module, statements: list[ast.stmt]) -> _Definition:
+        """Return what some top-level statements of a module mean and where they lead; `key` stands for them."""
+        if key not in self._definitions:
+            meanings = [self._meaning(statement) for statement in statements]
+            used: set[str] = set()
+            stands: set[str] = set()
+            for each in meanings:
+                used |= each.imports
+                for word in each.names:
+                    first, dot, attributes = word.partition(".")
+                    if first in module.definitions:
+                        used.add(f"{name}.{first}")
+                    if first in module.imports:
+                        used.add(module.imports[first] + dot + attributes)
+                        stands.add(f"{first} is {module.imports[first]}")
+            self._definitions[key] = _Definition(
+                "\n".join([*(each.text for each in meanings), *sorted(stands)]),
+                sorted(used),
+                [full for each in meanings for full in each.loads],
+                [module.folder / source for each in meanings for source in each.sources],
+            )
+        return self._definitions[key]
+
+    def _meaning(self, statement: ast.stmt) -> Meaning:
+        """Return the meaning of a top-level statement, which may define several names and can be read only once."""
         if statement not in self._meanings:
             self._meanings[statement] = meaning.of_statement(statement)
         return self._meanings[statement]
@@ -286,6 +330,11 @@ def _beside(package: str) -> Path | None:
         return None
     path = Path(spec.origin).resolve()
     return path.parent if path.name == "__init__.py" else path.with_suffix("")
+
+
+def _called(call: ast.Call) -> str | None:
+    """Return the plain name of what is called, if it has one."""
+    return call.func.id if isinstance(call.func, ast.Name) else None
 
 
 def _function(entry: ast.Call) -> str:
@@ -331,26 +380,14 @@ class _Walk:
             self._load(imported)
 
     def _read(self, key: str, name: str, module: _Module, statements: list[ast.stmt]) -> None:
-        meanings = [self.package.meaning(statement) for statement in statements]
-        self.reached[key] = ""  # a definition may refer to itself
-        used, stands = set(), set()
-        for each in meanings:
-            used |= each.imports
-            for word in each.names:
-                first, dot, attributes = word.partition(".")
-                if first in module.definitions:
-                    used.add(f"{name}.{first}")
-                if first in module.imports:
-                    used.add(module.imports[first] + dot + attributes)
-                    stands.add(f"{first} is {module.imports[first]}")
-        self.reached[key] = "\n".join([*(each.text for each in meanings), *sorted(stands)])
-        for full in sorted(used):
+        definition = self.package.definition(key, name, module, statements)
+        self.reached[key] = definition.text
+        for full in definition.uses:
             self.use(full)
-        for each in meanings:
-            for full in each.loads:
-                self._load(full)
-            for source in each.sources:
-                self._compile(module.folder / source)
+        for full in definition.loads:
+            self._load(full)
+        for path in definition.sources:
+            self._compile(path)
 
     def _compile(self, path: Path) -> None:
         """Follow a C++ file, its includes and the compiler flags."""

@@ -239,12 +239,11 @@ def _own(nodes: Sequence[ast.AST]) -> Iterator[ast.AST]:
 def _text(node: object) -> str:
     """Write a syntax tree in the same way in every version of Python; empty fields are left out."""
     if isinstance(node, ast.AST):
-        fields = (
-            f"{name}={_text(value)}" for name, value in ast.iter_fields(node) if value is not None and value != []
-        )
+        values = [(name, getattr(node, name, None)) for name in node._fields]
+        fields = [f"{name}={_text(value)}" for name, value in values if value is not None and value != []]
         return f"{type(node).__name__}({', '.join(fields)})"
     if isinstance(node, list):
-        return f"[{', '.join(_text(item) for item in node)}]"
+        return f"[{', '.join([_text(item) for item in node])}]"
     return repr(node)
 
 
