@@ -15,16 +15,7 @@ include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/report.smk"
 
 
-report: str(Path(RESULTS, "front.rst").absolute())
-
-
-localrules:
-    all,
-    data,
-    rates,
-    routing,
-    runs,
-    evaluation,
+report: str(Path(placed(RESULTS), "front.rst").absolute())
 
 
 rule all:

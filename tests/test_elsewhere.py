@@ -11,21 +11,24 @@ from tests import short_campaign
 from tests.project import Project, planned_jobs
 
 
-def snakemake(project: Project, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run Snakemake in a folder with the project's Snakefile, named by its path."""
-    command = [sys.executable, "-m", "snakemake", "--snakefile", str(project.folder / "Snakefile"), "--cores", "1"]
-    done = subprocess.run(
-        [*command, *words], cwd=folder, env=project.environment, capture_output=True, text=True, check=False
-    )
+def snakemake_in(project: Project, folder: Path, *words: str) -> str:
+    """Run Snakemake in a folder with the code of the project, and return what it said."""
+    command = [sys.executable, "-m", "snakemake", *words]
+    done = subprocess.run(command, cwd=folder, env=project.environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-    return done
+    return done.stdout + done.stderr
+
+
+def snakemake(project: Project, folder: Path, *words: str) -> str:
+    """The same with the project's Snakefile, named by its path."""
+    return snakemake_in(project, folder, "--snakefile", str(project.folder / "Snakefile"), "--cores", "1", *words)
 
 
 def test_the_plan_is_the_same_from_another_folder(project: Project, tmp_path_factory) -> None:
     here, elsewhere = tmp_path_factory.mktemp("here"), tmp_path_factory.mktemp("elsewhere")
     toy = ["--configfile", str(project.folder / "config/toy.yaml")]
     done = snakemake(project, here, "--directory", str(elsewhere), "-n", *toy)
-    assert planned_jobs(done.stdout + done.stderr) == project.planned() != {}
+    assert planned_jobs(done) == project.planned() != {}
     assert list(here.iterdir()) == []
 
 
@@ -41,4 +44,40 @@ def test_results_are_written_in_the_folder_that_is_named(project: Project, tmp_p
     assert (elsewhere / "results/short/provenance.json").is_file()
     assert [p for p in sorted(project.folder.rglob("*")) if p not in before and "__pycache__" not in p.parts] == []
     again = snakemake(project, here, "--directory", str(elsewhere), "-n", "data", "--configfile", str(overlay))
-    assert planned_jobs(again.stdout + again.stderr) == {}
+    assert planned_jobs(again) == {}
+
+
+def test_another_workflow_uses_this_one_as_a_module(project: Project, tmp_path_factory) -> None:
+    """Rules are used as they are, by another name, with another configuration and prefix."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    overlay = project.folder / short_campaign.checkout(project, "short", {}, {})
+    for name in ("text", "elsewhere"):
+        os.rename(project.folder / name, elsewhere / name)
+    outer = elsewhere / "Snakefile"
+    outer.write_text(
+        f"""
+import yaml
+
+module soma:
+    snakefile: {str(project.folder / "Snakefile")!r}
+    config: yaml.safe_load(open({str(overlay)!r}))
+    prefix: "under"
+
+use rule * from soma as soma_*
+
+rule mine:
+    default_target: True
+    input: rules.soma_routing.input, "under/results/short/runs/seed-d16-s0/000-000/weights.safetensors"
+"""
+    )
+    words = ["--cores", "1", "--snakefile", str(outer)]
+    before = sorted(elsewhere.rglob("*"))
+    plan = snakemake_in(project, elsewhere, "-n", *words)
+    assert planned_jobs(plan).keys() >= {"soma_download", "soma_shard", "soma_train_seed"}
+    assert [p for p in sorted(elsewhere.rglob("*")) if p not in before and ".snakemake" not in p.parts] == []
+    snakemake_in(project, elsewhere, "--quiet", "all", *words)
+    assert (elsewhere / "under/results/short/runs/seed-d16-s0/000-000/weights.safetensors").is_file()
+    assert list((elsewhere / "under/results/short/resume").glob("*/*/finished"))
+    assert not (elsewhere / "results").exists()
+    again = planned_jobs(snakemake_in(project, elsewhere, "-n", *words))
+    assert again == {}, again

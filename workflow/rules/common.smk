@@ -2,6 +2,7 @@ import shlex
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from soma import layout
@@ -46,19 +47,31 @@ def own(name):
     return name if PLACE.resolve() == Path.cwd() else str(PLACE / name)
 
 
+# Whether another workflow uses this one: `module soma: snakefile: "…/Snakefile"`.
+MODULE = not workflow.modifier.is_main_snakefile()
+PATHS = workflow.modifier.path_modifier
+
+
+def placed(path):
+    """Return a path with the prefix of a module, which Snakemake puts before the files of rules but not into `params`."""
+    return str(PATHS.replace_prefix(path))
+
+
 with errors_as_one_sentence():
     # Snakemake merges overlays by rules of its own (a source would keep the keys of another) and overlooks a key that
-    # stands twice, so its `config` is not used.
+    # stands twice, so its `config` is not used. In a module it is what the module was given, and all that it was given.
     RAW = merge(
-        merged(Path(own(str(BASE))), *map(Path, workflow.configfiles)),
-        workflow.config_settings.config,
+        merged(
+            Path(own(str(BASE))), *map(Path, [] if MODULE else workflow.configfiles)
+        ),
+        config if MODULE else workflow.config_settings.config,
     )
     CONFIG = resolve(RAW)
     PLAN, CATALOGUE = make_plan(CONFIG), CONFIG.catalogue
     RESULTS = f"results/{CONFIG.campaign}"
     if workflow.is_main_process:
         # Before Snakemake compares anything: results may have come with DVC, from a machine with records of its own.
-        provenance.unpack(Path(RESULTS))
+        provenance.unpack(Path(placed(RESULTS)))
 
 CORPUS, SETS, ROUTING = f"{RESULTS}/corpus", f"{RESULTS}/sets", f"{RESULTS}/routing"
 SHARDS, RUNS, EVALUATION = (
@@ -81,9 +94,28 @@ LOGS, BENCHMARKS, RESUME = (
 # Snakemake compares files by content and folders by date alone, which a copy or another clone changes.
 TRAIN, FEATURES = f"{CORPUS}/train/manifest.json", f"{ROUTING}/features/features.json"
 ROLES = ["validation", "test", "external"]
-SETTINGS = StepSettings(settings_files(PLAN), Path(RESULTS) / "settings")
-CODE = RunCode(PLAN, Path(RUNS))
-SOMA = f"{shlex.quote(sys.executable)} -m soma.cli"
+SETTINGS = StepSettings(settings_files(PLAN), Path(placed(RESULTS)) / "settings")
+CODE = RunCode(PLAN, Path(placed(RUNS)))
+
+
+@cache
+def results():
+    """Return the folder of the campaign for shell commands.
+
+    A module has no `onstart`, so that its settings are written here, when the first job of a real run asks.
+    """
+    if MODULE and workflow.executor_plugin is not None and not workflow.dryrun:
+        SETTINGS.write()
+    return placed(RESULTS)
+
+
+# What shell commands need of the globals: in a module they are formatted with those of the other workflow. As functions
+# of `output`, these parameters are no reason to run again: Snakemake does not record them.
+CALL = {
+    "soma": lambda wc, output: f"{shlex.quote(sys.executable)} -m soma.cli",
+    "results": lambda wc, output: results(),
+    "threads": lambda wc, output: CONFIG.compute.threads,
+}
 
 
 scattergather:
@@ -222,14 +254,18 @@ def write_report():
 
 def finish():
     """Write the records of a run that succeeded and, if the campaign is complete, its report and manifest."""
+    folder = Path(placed(RESULTS))
     with errors_as_one_sentence():
-        contents = Contents(Path(RESULTS))
+        contents = Contents(folder)
         if all(Path(f).exists() for f in rules.all.input):
-            write_report()
-            write_manifest(Path(RESULTS), contents)
-        provenance.pack(Path(RESULTS), contents)
-        known = provenance.records(Path(RESULTS))
-        finished.forget(Path(RESUME), lambda record: f"{RUNS}/{record}" in known)
+            if not MODULE:  # Snakemake's report is of the whole workflow
+                write_report()
+            write_manifest(folder, contents)
+        provenance.pack(folder, contents)
+        known = provenance.records(folder)
+        finished.forget(
+            Path(placed(RESUME)), lambda record: placed(f"{RUNS}/{record}") in known
+        )
 
 
 def flag(name, value):

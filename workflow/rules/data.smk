@@ -22,6 +22,7 @@ rule download:
         mem_mb=2000,
         runtime=1440,
     params:
+        **CALL,
         folder=lambda wc, output: folder_of(output[0]),
         code=lambda wc: code(f"download/{kind_of(wc.source)}"),
         settings=lambda wc: settings(f"source-{wc.source}"),
@@ -29,7 +30,7 @@ rule download:
     message:
         "Downloading the {wildcards.source} source"
     shell:
-        "{SOMA} download --log {log} --settings {params.file} --output {params.folder}"
+        "{params.soma} download --log {log} --settings {params.file} --output {params.folder}"
 
 
 rule encode:
@@ -50,6 +51,7 @@ rule encode:
         mem_mb=4000,
         runtime=1440,
     params:
+        **CALL,
         source=lambda wc, input: folder_of(input[0]),
         folder=lambda wc, output: folder_of(output[0]),
         code=code("encode"),
@@ -58,7 +60,7 @@ rule encode:
     message:
         "Encoding the {wildcards.role} documents as bytes"
     shell:
-        "{SOMA} encode --log {log} --settings {params.file} --role {wildcards.role}"
+        "{params.soma} encode --log {log} --settings {params.file} --role {wildcards.role}"
         " --source {params.source} --output {params.folder}"
 
 
@@ -84,6 +86,7 @@ if PART:
             mem_mb=4000,
             runtime=1440,
         params:
+            **CALL,
             source=lambda wc, input: folder_of(input[0]),
             folder=lambda wc, output: folder_of(output[0]),
             code=code("encode"),
@@ -92,7 +95,7 @@ if PART:
         message:
             "Encoding the training documents as bytes, part {wildcards.scatteritem}"
         shell:
-            "{SOMA} encode --log {log} --settings {params.file} --role train --part {wildcards.scatteritem}"
+            "{params.soma} encode --log {log} --settings {params.file} --role train --part {wildcards.scatteritem}"
             " --source {params.source} --output {params.folder}"
 
     rule join:
@@ -113,15 +116,17 @@ if PART:
             mem_mb=4000,
             runtime=1440,
         params:
+            **CALL,
             parts=[
-                folder_of(file) for file in by_part(f"{CORPUS}/train{PART}/part.json")
+                placed(folder_of(file))
+                for file in by_part(f"{CORPUS}/train{PART}/part.json")
             ],
             folder=lambda wc, output: folder_of(output[0]),
             code=code("join"),
         message:
             "Joining the parts of the training text"
         shell:
-            "{SOMA} join --log {log} --parts {params.parts} --output {params.folder}"
+            "{params.soma} join --log {log} --parts {params.parts} --output {params.folder}"
 
 
 rule evaluation_set:
@@ -139,11 +144,12 @@ rule evaluation_set:
         mem_mb=4000,
         runtime=240,
     params:
+        **CALL,
         code=code("evaluation-set"),
         settings=lambda wc: settings(f"set-{wc.role}"),
         file=lambda wc: SETTINGS.path(f"set-{wc.role}"),
     message:
         "Choosing the {wildcards.role} windows"
     shell:
-        "{SOMA} evaluation-set --log {log} --settings {params.file} --role {wildcards.role}"
-        " --train {CORPUS}/train --corpus {CORPUS}/{wildcards.role} --output {output.windows}"
+        "{params.soma} evaluation-set --log {log} --settings {params.file} --role {wildcards.role}"
+        " --train {params.results}/corpus/train --corpus {params.results}/corpus/{wildcards.role} --output {output.windows}"

@@ -38,6 +38,7 @@ rule evaluate:
         mem_mb=8000,
         runtime=1440,
     params:
+        **CALL,
         code=lambda wc: CODE.evaluate(group_runs(wc.group)),
         settings=lambda wc: settings(f"evaluate-{wc.group}"),
         file=lambda wc: SETTINGS.path(f"evaluate-{wc.group}"),
@@ -45,8 +46,8 @@ rule evaluate:
     message:
         "Evaluating {wildcards.group} on the {wildcards.role} set"
     shell:
-        "{SOMA} evaluate --log {log} --settings {params.file} --role {wildcards.role} --windows {input.windows}"
-        " --runs {RUNS} --routing {ROUTING} --compute {params.compute} --threads {threads} --output {output}"
+        "{params.soma} evaluate --log {log} --settings {params.file} --role {wildcards.role} --windows {input.windows}"
+        " --runs {params.results}/runs --routing {params.results}/routing --compute {params.compute} --threads {threads} --output {output}"
 
 
 # Reference lines, which cost nothing to train: n-gram models of the same training text, on the same scored bytes.
@@ -64,11 +65,12 @@ rule evaluate_ngrams:
         mem_mb=2000,
         runtime=240,
     params:
+        **CALL,
         code=code("evaluate-ngrams"),
     message:
         "Evaluating n-gram models of the training text"
     shell:
-        "{SOMA} evaluate-ngrams --log {log} --train {CORPUS}/train --validation {input.validation} --test {input.test}"
+        "{params.soma} evaluate-ngrams --log {log} --train {params.results}/corpus/train --validation {input.validation} --test {input.test}"
         " --external {input.external} --output {output}"
 
 
@@ -97,6 +99,7 @@ rule measure:
         mem_mb=16000,
         runtime=1440,
     params:
+        **CALL,
         code=lambda wc: CODE.measure(wc.measurement),
         settings=lambda wc: settings(f"measure-{wc.measurement}"),
         file=lambda wc: SETTINGS.path(f"measure-{wc.measurement}"),
@@ -104,8 +107,8 @@ rule measure:
     message:
         "Measuring: {wildcards.measurement}"
     shell:
-        "{SOMA} measure --log {log} --name {wildcards.measurement} --settings {params.file} --results {RESULTS}"
-        " --compute {params.compute} --threads {CONFIG.compute.threads} --output {output}"
+        "{params.soma} measure --log {log} --name {wildcards.measurement} --settings {params.file} --results {params.results}"
+        " --compute {params.compute} --threads {params.threads} --output {output}"
 
 
 rule summarise:
@@ -121,13 +124,14 @@ rule summarise:
         mem_mb=8000,
         runtime=60,
     params:
+        **CALL,
         code=lambda wc: code(f"summarise/{wc.summary}"),
         settings=settings("campaign"),
         file=SETTINGS.path("campaign"),
     message:
         "Summarising: {wildcards.summary}"
     shell:
-        "{SOMA} summarise --log {log} --name {wildcards.summary} --settings {params.file} --results {RESULTS}"
+        "{params.soma} summarise --log {log} --name {wildcards.summary} --settings {params.file} --results {params.results}"
         " --output {output}"
 
 
@@ -145,13 +149,14 @@ if CATALOGUE.has(CHOSEN):
             mem_mb=4000,
             runtime=60,
         params:
+            **CALL,
             code=code("choose"),
             settings=settings("choose"),
             file=SETTINGS.path("choose"),
         message:
             "Choosing the best setting of the search"
         shell:
-            "{SOMA} choose --log {log} --settings {params.file} --validation {input} --output {output}"
+            "{params.soma} choose --log {log} --settings {params.file} --validation {input} --output {output}"
 
     rule evaluate_chosen:
         input:
@@ -168,13 +173,14 @@ if CATALOGUE.has(CHOSEN):
             mem_mb=8000,
             runtime=240,
         params:
+            **CALL,
             code=lambda wc: CODE.evaluate(group_runs("tuning")),
             compute=SETTINGS.path("compute"),
         message:
             "Evaluating the chosen settings on test, once"
         shell:
-            "{SOMA} evaluate --log {log} --settings {input.chosen} --role test --windows {input.windows}"
-            " --runs {RUNS} --routing {ROUTING} --compute {params.compute} --threads {threads} --output {output}"
+            "{params.soma} evaluate --log {log} --settings {input.chosen} --role test --windows {input.windows}"
+            " --runs {params.results}/runs --routing {params.results}/routing --compute {params.compute} --threads {threads} --output {output}"
 
 
 rule summarise_costs:
@@ -208,11 +214,12 @@ rule summarise_costs:
         mem_mb=2000,
         runtime=10,
     params:
+        **CALL,
         code=code("summarise-costs"),
         settings=settings("campaign"),
         file=SETTINGS.path("campaign"),
     message:
         "Adding up the six cost quantities"
     shell:
-        "{SOMA} summarise-costs --log {log} --settings {params.file} --runs {RUNS} --benchmarks {input.benchmarks}"
+        "{params.soma} summarise-costs --log {log} --settings {params.file} --runs {params.results}/runs --benchmarks {input.benchmarks}"
         " --output {output}"

@@ -37,6 +37,7 @@ rule table:
         mem_mb=2000,
         runtime=10,
     params:
+        **CALL,
         code=lambda wc: code(f"table/{wc.name}"),
         caption=lambda wc: CATALOGUE.tables[wc.name].caption,
         settings=settings("campaign"),
@@ -44,8 +45,8 @@ rule table:
     message:
         "Writing {wildcards.name}"
     shell:
-        "{SOMA} table --log {log} --name {wildcards.name} --settings {params.file} --results {RESULTS}"
-        " --paper {input.paper} --output {TABLE_DIR}"
+        "{params.soma} table --log {log} --name {wildcards.name} --settings {params.file} --results {params.results}"
+        " --paper {input.paper} --output {params.results}/tables"
 
 
 rule figure:
@@ -67,6 +68,7 @@ rule figure:
         mem_mb=2000,
         runtime=10,
     params:
+        **CALL,
         code=lambda wc: code(f"figure/{wc.name}"),
         caption=lambda wc: CATALOGUE.figures[wc.name].caption,
         settings=settings("campaign"),
@@ -74,8 +76,8 @@ rule figure:
     message:
         "Drawing {wildcards.name}"
     shell:
-        "{SOMA} figure --log {log} --name {wildcards.name} --settings {params.file} --results {RESULTS}"
-        " --paper {input.paper} --output {FIGURE_DIR}"
+        "{params.soma} figure --log {log} --name {wildcards.name} --settings {params.file} --results {params.results}"
+        " --paper {input.paper} --output {params.results}/figures"
 
 
 rule metrics:
@@ -90,13 +92,14 @@ rule metrics:
         mem_mb=2000,
         runtime=10,
     params:
+        **CALL,
         code=code("metrics"),
         settings=settings("campaign"),
         file=SETTINGS.path("campaign"),
     message:
         "Writing the numbers of pages and of `dvc metrics`"
     shell:
-        "{SOMA} metrics --log {log} --settings {params.file} --results {RESULTS}"
+        "{params.soma} metrics --log {log} --settings {params.file} --results {params.results}"
         " --numbers {output.numbers} --output {output.metrics}"
 
 
@@ -114,13 +117,14 @@ rule summary:
         mem_mb=2000,
         runtime=10,
     params:
+        **CALL,
         code=code("summary"),
         settings=settings("campaign"),
         file=SETTINGS.path("campaign"),
     message:
         "Writing the first page"
     shell:
-        "{SOMA} summary --log {log} --settings {params.file} --results {RESULTS}"
+        "{params.soma} summary --log {log} --settings {params.file} --results {params.results}"
         " --paper {input.paper} --output {output.readme}"
 
 
@@ -155,6 +159,7 @@ rule page:
         mem_mb=2000,
         runtime=10,
     params:
+        **CALL,
         code=code("page"),
         settings=settings("campaign"),
         file=SETTINGS.path("campaign"),
@@ -162,5 +167,5 @@ rule page:
     message:
         "Writing the page to read"
     shell:
-        "{SOMA} page --log {log} --settings {params.file} --results {RESULTS} --paper {input.paper}"
+        "{params.soma} page --log {log} --settings {params.file} --results {params.results} --paper {input.paper}"
         " {params.story} --output {output}"

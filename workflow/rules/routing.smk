@@ -16,13 +16,14 @@ rule fit_features:
         mem_mb=16000,
         runtime=120,
     params:
+        **CALL,
         code=code("fit-features"),
         settings=settings("features"),
         file=SETTINGS.path("features"),
     message:
         "Fitting tf-idf and SVD on a sample of the training windows"
     shell:
-        "{SOMA} fit-features --log {log} --settings {params.file} --train {CORPUS}/train --output {ROUTING}/features"
+        "{params.soma} fit-features --log {log} --settings {params.file} --train {params.results}/corpus/train --output {params.results}/routing/features"
 
 
 rule transform:
@@ -40,14 +41,15 @@ rule transform:
         mem_mb=16000,
         runtime=720,
     params:
+        **CALL,
         code=code("transform"),
         settings=settings("vectors"),
         file=SETTINGS.path("vectors"),
     message:
         "Computing the features of the training windows"
     shell:
-        "{SOMA} transform --log {log} --settings {params.file} --train {CORPUS}/train"
-        " --features {ROUTING}/features --output {output} --workers {threads}"
+        "{params.soma} transform --log {log} --settings {params.file} --train {params.results}/corpus/train"
+        " --features {params.results}/routing/features --output {output} --workers {threads}"
         + (" --part {wildcards.scatteritem}" if PART else "")
 
 
@@ -65,14 +67,15 @@ rule fit_router:
         mem_mb=8000,
         runtime=240,
     params:
+        **CALL,
         code=code("fit-router"),
         settings=settings("router"),
         file=SETTINGS.path("router"),
     message:
         "Fitting {wildcards.n} balanced clusters"
     shell:
-        "{SOMA} fit-router --log {log} --settings {params.file} --features {ROUTING}/features"
-        " --vectors {input.vectors} --experts {wildcards.n} --output {ROUTING}/router-n{wildcards.n}"
+        "{params.soma} fit-router --log {log} --settings {params.file} --features {params.results}/routing/features"
+        " --vectors {input.vectors} --experts {wildcards.n} --output {params.results}/routing/router-n{wildcards.n}"
 
 
 rule assign:
@@ -91,14 +94,15 @@ rule assign:
         mem_mb=4000,
         runtime=240,
     params:
+        **CALL,
         code=code("assign"),
         settings=settings("vectors"),
         file=SETTINGS.path("vectors"),
     message:
         "Assigning the training windows to {wildcards.n} clusters"
     shell:
-        "{SOMA} assign --log {log} --settings {params.file} --train {CORPUS}/train --features {ROUTING}/features"
-        " --vectors {input.vectors} --router {ROUTING}/router-n{wildcards.n} --output {output}"
+        "{params.soma} assign --log {log} --settings {params.file} --train {params.results}/corpus/train --features {params.results}/routing/features"
+        " --vectors {input.vectors} --router {params.results}/routing/router-n{wildcards.n} --output {output}"
         + (" --part {wildcards.scatteritem}" if PART else "")
 
 
@@ -118,14 +122,15 @@ rule describe_clusters:
         mem_mb=8000,
         runtime=240,
     params:
+        **CALL,
         code=code("describe-clusters"),
         settings=settings("clusters"),
         file=SETTINGS.path("clusters"),
     message:
         "Describing the {wildcards.n} clusters"
     shell:
-        "{SOMA} describe-clusters --log {log} --settings {params.file} --train {CORPUS}/train"
-        " --features {ROUTING}/features --router {ROUTING}/router-n{wildcards.n} --labels {input.labels} --output {output}"
+        "{params.soma} describe-clusters --log {log} --settings {params.file} --train {params.results}/corpus/train"
+        " --features {params.results}/routing/features --router {params.results}/routing/router-n{wildcards.n} --labels {input.labels} --output {output}"
 
 
 rule shard:
@@ -151,6 +156,7 @@ rule shard:
         mem_mb=4000,
         runtime=60,
     params:
+        **CALL,
         folder=lambda wc, output: folder_of(output[0]),
         code=code("shard"),
         settings=settings("shard"),
@@ -159,5 +165,5 @@ rule shard:
     message:
         "Dividing the training windows among {wildcards.n} experts ({wildcards.partition})"
     shell:
-        "{SOMA} shard --log {log} --settings {params.file} --train {CORPUS}/train"
+        "{params.soma} shard --log {log} --settings {params.file} --train {params.results}/corpus/train"
         " --partition {wildcards.partition} --experts {wildcards.n} {params.labels} --output {params.folder}"

@@ -30,21 +30,22 @@ rule train_seed:
         cpus_per_task=lambda wc, threads: threads // planned(wc, nodes_of),
         mpi=lambda wc: "srun" if planned(wc, nodes_of) > 1 else None,
     params:
+        **CALL,
         code=lambda wc: CODE.train(PLAN.runs[wc.run], wc.part),
         settings=lambda wc: settings(f"run-{wc.run}"),
         file=lambda wc: SETTINGS.path(f"run-{wc.run}"),
-        shards=lambda wc: f"{SHARDS}/{PLAN.runs[wc.run].shards}",
+        shards=lambda wc: placed(f"{SHARDS}/{PLAN.runs[wc.run].shards}"),
         start=lambda wc: flag("start", PLAN.start_folders(PLAN.runs[wc.run], wc.part)),
         head=lambda wc: flag("head", PLAN.head_folder(PLAN.runs[wc.run])),
-        resume=f"{RESUME}/{{run}}/{{part}}",
-        folder=f"{RUNS}/{{run}}/{{part}}",
+        resume=placed(f"{RESUME}/{{run}}/{{part}}"),
+        folder=placed(f"{RUNS}/{{run}}/{{part}}"),
         compute=SETTINGS.path("compute"),
     message:
         "Training {wildcards.run}, expert {wildcards.part}"
     shell:
-        "{SOMA} train --log {log} --settings {params.file} --part {wildcards.part} --train {CORPUS}/train"
-        " --shards {params.shards} --runs {RUNS} {params.start} {params.head} --resume {params.resume} --output {params.folder}"
-        " --compute {params.compute} --threads {CONFIG.compute.threads} --workers {resources.workers} --nodes {resources.nodes}"
+        "{params.soma} train --log {log} --settings {params.file} --part {wildcards.part} --train {params.results}/corpus/train"
+        " --shards {params.shards} --runs {params.results}/runs {params.start} {params.head} --resume {params.resume} --output {params.folder}"
+        " --compute {params.compute} --threads {params.threads} --workers {resources.workers} --nodes {resources.nodes}"
         " --code {params.code}"
 
 
