@@ -7,15 +7,17 @@ one by changing a setting, so that a grid need not be written out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from soma.config.base import Experts, Model, Positive, Seeds
 
 Arms = Annotated[tuple[str, ...], Field(min_length=1)]
 Counts = Annotated[tuple[Positive, ...], Field(min_length=1)]
 PositiveNumber = Annotated[float, Field(gt=0)]
+Kind = Literal["monolith", "ensemble"]
+"""A single model, or several experts."""
 
 T = TypeVar("T")
 LEFT_OUT: Any = None
@@ -407,6 +409,48 @@ class Walk(Model):
     """Updates of the trained weights that are measured and not taken."""
 
 
+class Frontier(Model):
+    """Beyond the paper: test loss against operations for single models and ensembles of several sizes, which model is
+    best under a budget, and whether that changes as budgets grow.
+    """
+
+    monoliths: Annotated[tuple[str, ...], Field(min_length=2)]
+    """Single models from small to large; three sizes or more give a fit."""
+    ensembles: Arms
+    """Ensembles of several N, each of one size or more; those on random shards beside those on clusters."""
+    budgets: Annotated[tuple[PositiveNumber, ...], Field(min_length=2)]
+    """Operations at which all are compared, ascending; losses between two milestones are interpolated."""
+    larger: PositiveNumber
+    """Operations above the budgets to which the fits are extrapolated."""
+    recorded: dict[Kind, tuple[PositiveNumber, PositiveNumber, PositiveNumber]] = Field(default_factory=dict)
+    """Predicted loss at `larger` and the ends of its interval, copied from the table before the arms of `outcomes` ran."""
+    outcomes: dict[Kind, str] = Field(default_factory=dict)
+    """Arms of `larger` operations that test the prediction of each kind; they take no part in the fits."""
+    schedules: dict[str, str] = Field(default_factory=dict)
+    """Arms that repeat another one with a smaller budget and the schedule of that budget, by the arm that they repeat."""
+
+    @model_validator(mode="after")
+    def _ascends(self) -> Frontier:
+        if list(self.budgets) != sorted(set(self.budgets)) or self.larger <= self.budgets[-1]:
+            raise ValueError("budgets must increase and stay below `larger`")
+        if unknown := self.schedules.keys() - {*self.compared}:
+            raise ValueError(f"schedules repeats `{min(unknown)}`, which is neither among monoliths nor ensembles")
+        return self
+
+    @property
+    def kinds(self) -> dict[Kind, tuple[str, ...]]:
+        """Arms of which the frontier consists, by their kind."""
+        return {"monolith": self.monoliths, "ensemble": self.ensembles}
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        return (*self.monoliths, *self.ensembles)
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return (*self.compared, *self.outcomes.values(), *self.schedules.values())
+
+
 class Products(Model):
     """What a campaign shows: `fixed_size` always, of the others those that are given; `null` in an overlay leaves one
     out. What needs a product that is left out is not planned, shown or judged (`catalogue.Catalogue`).
@@ -448,6 +492,14 @@ class Products(Model):
     """The precision of the finite difference."""
     walk: Given[Walk] = LEFT_OUT
     """EGGROLL's weights against a random walk."""
+    frontier: Given[Frontier] = LEFT_OUT
+    """Which model is best under a budget."""
+
+    @model_serializer(mode="wrap")
+    def _given_alone(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write only the products that are given, so that a new one changes no settings of campaigns without it."""
+        written: dict[str, Any] = plain(self)
+        return {name: product for name, product in written.items() if product is not None}
 
     @property
     def given(self) -> dict[str, Any]:
