@@ -8,7 +8,7 @@ class SomaError(Exception):
 
 
 _WORKFLOW = (
-    "dvc", "filelock", "jinja2", "markdown_it", "matplotlib", "pandas", "pathspec", "pyarrow", "shtab", "snakemake",
+    "dvc", "filelock", "jinja2", "markdown_it", "matplotlib", "pandas", "pathspec", "pyarrow", "rich", "shtab", "snakemake",
     "yaml",
 )  # fmt: skip
 EXTRAS = {
