@@ -491,20 +491,20 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
         Figure(
             "frontier", "frontier.frontier", "The frontier: loss against size and against operations",
             ("frontier", "frontier-fits"),
-            "Beyond the paper: left, the test loss of single models (points, with the fitted parabola) and of ensembles "
-            "against their parameters, at each budget; right, the lowest loss of each kind against the operations, with "
-            "the fits extrapolated (dashed) to a larger budget. Lower is better.",
+            "Beyond the paper: left, the test loss of single models (filled) and of ensembles (hollow) against their "
+            "parameters, at each budget; right, the lowest loss of each kind against the operations, with the fits "
+            "extrapolated (dashed) to a larger budget. Lower is better.",
         ),
         Table(
             "frontier", "frontier.frontier", "The frontier: which model is best under a budget", ("frontier",),
-            "Beyond the paper: the test loss of every arm at every budget of operations, with its parameters, the memory "
-            "they take and the operations of a served byte, where ensembles pay too.",
+            "Beyond the paper: the test loss of every arm at every budget of operations, with its parameters, the "
+            "memory that they take and the operations of a served byte, where ensembles pay too.",
         ),
         Table(
             "frontier-fits", "frontier.fits", "The frontier: best size, best N and the extrapolation",
             ("frontier-fits",),
-            "Beyond the paper: the size of a single model and the number of experts with the lowest loss, as functions of "
-            "the budget, and what they predict for a larger one.",
+            "Beyond the paper: the size of a single model and the number of experts with the lowest loss, as functions "
+            "of the budget, and what they predict for a larger one.",
         ),
         Table(
             "frontier-questions", "frontier.questions", "The frontier: statements, and what would falsify them",

@@ -1,8 +1,9 @@
 """Which model is best under a budget of operations: single models and ensembles of several sizes. Beyond the paper.
 
-At every budget, the loss of single models is a parabola in the logarithm of their parameters, whose lowest point is the
-best size. The best size and the lowest loss are power laws of the budget, which are extrapolated to a larger one. Of the
-arms of a kind, the one with the lowest ensemble-validation loss is chosen; test losses are compared.
+At every budget, a parabola in the logarithm of the parameters is fitted to the losses of single models; its lowest
+point is the best size. The best size and the lowest loss are fitted by power laws of the budget, which are
+extrapolated to a larger one. Of the arms of a kind, ensemble validation chooses the one with the lowest loss; test
+losses are compared.
 
 Intervals of fits resample documents and seeds together: a draw takes S - 1 of S seeds with replacement, which gives the
 mean over seeds its unbiased variance (Rao and Wu 1988). Differences have an interval over documents and one over seeds.
@@ -137,7 +138,9 @@ def fits(plan: Plan, rows: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
     weights = _seed_weights(plan, len(whole.seeds))
     out: list[dict[str, Any]] = []
 
-    def add(part: str, kind: Kind, operations: float, value: float, draws: Floats, arms: Iterable[str], **more: Any):
+    def add(
+        part: str, kind: Kind, operations: float, value: float, draws: Floats, arms: Iterable[str], **more: Any
+    ) -> None:
         interval = percentile_interval(value, draws)
         where = {"part": part, "kind": kind, "operations": operations, "extrapolated": operations > product.budgets[-1]}
         ends = {"value": value, "low": interval.low, "high": interval.high, "run": _runs(plan, arms, whole.seeds)}
@@ -222,7 +225,7 @@ def differences(plan: Plan, rows: pd.DataFrame, found: pd.DataFrame) -> pd.DataF
         best = lowest_point(sizes, np.moveaxis(losses, -3, -1))[0]  # [(R,) C, S]
         exponents.append(-np.einsum("c,...cs->...s", _slope(np.log(product.budgets)), best))
     names = ("no growth", "exponent of the best size")
-    add("F4", *names, product.budgets[-1], *exponents, product.monoliths, "exponent")
+    add("F4", *names, product.budgets[-1], exponents[0], exponents[1], product.monoliths, "exponent")
     out += [_outcome(plan, scores, rows, found, kind, arm) for kind, arm in product.outcomes.items()]
     for ours, theirs in product.schedules.items():
         run = plan.arm_runs[theirs][0]

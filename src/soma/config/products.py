@@ -423,11 +423,11 @@ class Frontier(Model):
     larger: PositiveNumber
     """Operations above the budgets to which the fits are extrapolated."""
     recorded: dict[Kind, tuple[PositiveNumber, PositiveNumber, PositiveNumber]] = Field(default_factory=dict)
-    """Predicted loss at `larger` and the ends of its interval, copied from the table before the arms of `outcomes` ran."""
+    """Predicted loss at `larger` and the ends of its interval, copied from the table before `outcomes` ran."""
     outcomes: dict[Kind, str] = Field(default_factory=dict)
     """Arms of `larger` operations that test the prediction of each kind; they take no part in the fits."""
     schedules: dict[str, str] = Field(default_factory=dict)
-    """Arms that repeat another one with a smaller budget and the schedule of that budget, by the arm that they repeat."""
+    """Arms that repeat another one with a smaller budget and the schedule of that budget, by the repeated arm."""
 
     @model_validator(mode="after")
     def _ascends(self) -> Frontier:

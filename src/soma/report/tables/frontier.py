@@ -61,7 +61,7 @@ def frontier(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
         "Nats per byte, mean of seeds, last iterate; 95 % interval over documents. Operations are of all experts; the "
         "seed run, routing and evaluation are not among them.",
         "All experts are kept in memory (FP32); a byte is served by the k that are averaged.",
-        "The schedule does not know the budget: a smaller budget is a milestone of a longer run (F6 measures its worth).",
+        "The schedule does not know the budget: a smaller one is a milestone of a longer run (F6: what that costs).",
         *watermark_notes(plan),
     )
     return Table(columns, tuple(cells), notes)
