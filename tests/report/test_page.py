@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from soma.catalogue import CLAIMS, PRODUCTS, TABLES
+from soma.catalogue import CLAIMS, TABLES
 from soma.config.campaign import BASE, load
 from soma.plan import make_plan
 from soma.report.page.page import LIMITS, STORIES, Page, render, typeset
@@ -17,6 +17,7 @@ from tests.project import ROOT
 
 SMALL, TEMPLATE = ROOT / "results/small", ROOT / "docs/results.template.md"
 PLAN, PAPER = make_plan(load(ROOT / BASE)), PaperValues(ROOT / "config/paper_values.yaml")
+PRODUCTS = PLAN.config.catalogue.products
 SIZES = ((1400, 900), (1920, 1080), (390, 844))
 MADE = [product for product in PRODUCTS if all(path.is_file() for path in files(product, SMALL))]
 

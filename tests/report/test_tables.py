@@ -18,7 +18,7 @@ from soma.analysis import reading
 from soma.analysis.claims import Judged, verdicts
 from soma.analysis.costs import campaign_totals
 from soma.analysis.verdict import Difference
-from soma.catalogue import CLAIMS, CONTROLS, FIGURES, PRODUCTS, SECTIONS, SUMMARIES, TABLES, IfGiven, Losses
+from soma.catalogue import CLAIMS, CONTROLS, FIGURES, PRODUCTS, SUMMARIES, TABLES, IfGiven, Losses
 from soma.config.campaign import load
 from soma.evaluation.rows import NGRAMS
 from soma.plan import Plan, make_plan
@@ -324,8 +324,9 @@ def test_initialisation_is_that_of_seed_runs():
 
 def test_the_report_has_a_place_of_its_own_for_every_product(workflow):
     places = [tuple(place) for place in workflow["labels"]]
-    assert len(set(places)) == len(places) == len(PRODUCTS)
-    sections = [f"{i} {name}" for i, name in enumerate(SECTIONS, 1)]
+    catalogue = plan_of("small").config.catalogue
+    assert len(set(places)) == len(places) == len(catalogue.products)
+    sections = [f"{i} {name}" for i, name in enumerate(catalogue.sections, 1)]
     assert sorted({section for section, _ in places}) == sections
     ordered = [label for section, label in sorted(places) if section.endswith("Equal size and budget")]
     assert ordered == [
