@@ -29,8 +29,8 @@ def combiner(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
             loss_cell(row),
             *against_cells(row),
             NONE if row.rule == "mean" else Cell(_VERDICTS[difference_of(row).support()]),
-            number(row.operations, "measured", -1),
-            number(100 * row.share, "measured", 3),
+            number(row.operations, "measured", -1, row.run),
+            number(100 * row.share, "measured", 3, row.run),
         )
         for row in rows.itertuples()
     ]
