@@ -15,6 +15,15 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)
 
 
+def own_methods(folder: Path) -> list[str]:
+    """Write the methods of docs/extending.md into a folder; return the names of their modules."""
+    names = {"class SignSPSALearner": "sign_spsa", "class ConvolutionLearner": "my_methods"}
+    for mark, name in names.items():
+        [code] = [code for code in blocks("extending.md", "python") if mark in code]
+        (folder / f"{name}.py").write_text(code)
+    return list(names.values())
+
+
 def imported(code: str, path: Path) -> ModuleType:
     """Write a module to a file and import it from there."""
     path.write_text(code)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from soma.config.products import Products
 from tests.project import Project
+
+OPTIONAL = [name for name, field in Products.model_fields.items() if not field.is_required() and name != "rates"]
+COMPARISON = dict.fromkeys(OPTIONAL) | {"rates": {}}
+"""Products of a campaign that compares arms of equal size, and has nothing else."""
 
 
 def checkout(project: Project, name: str, compute: dict[str, Any], arms: dict[str, dict[str, Any]]) -> str:

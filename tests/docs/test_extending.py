@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from tests.examples import blocks, imported
+from tests.examples import blocks, imported, own_methods
 from tests.project import ROOT
 from tests.training.small_runs import WINDOW, WINDOWS, spec, trained, trainer
 
@@ -44,15 +44,11 @@ def overlay(number):
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """Write the page's modules into a folder of the path."""
-    names = {"class SignSPSALearner": "sign_spsa", "class ConvolutionLearner": "my_methods"}
-    for code in blocks(PAGE, "python"):
-        for mark, name in names.items():
-            if mark in code:
-                (tmp_path / f"{name}.py").write_text(code)
+    names = own_methods(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     runs._imported.cache_clear()
-    for name in names.values():
+    for name in names:
         sys.modules.pop(name, None)
 
 

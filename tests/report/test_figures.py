@@ -379,3 +379,10 @@ def test_long_labels_neither_overlap_nor_leave_the_figure(name, tmp_path, monkey
     figure, _ = draw(plan, name, tmp_path, monkeypatch)
     assert "too long" in words(figure).replace("\n", " ")
     assert_readable(figure)
+
+
+def test_figure_14_is_drawn_where_no_budgets_are_covered_twice(tmp_path, monkeypatch):
+    nothing = {"best-counts": lambda _: pd.DataFrame()}
+    figure, drawn = draw(plan_of("toy"), "figure14", tmp_path, monkeypatch, **nothing)
+    assert drawn.empty
+    assert "campaign toy" in words(figure)

@@ -11,9 +11,9 @@ from soma.config.products import Products
 from soma.plan import make_plan
 from tests import short_campaign
 from tests.project import ROOT, Project
+from tests.short_campaign import OPTIONAL
 
-OPTIONAL = [name for name, field in Products.model_fields.items() if not field.is_required() and name != "rates"]
-COMPARISON = {"arms": {"soma-n2": {"seeds": [0]}, "spsa-n1-p8": {"seeds": [0]}}}
+ARMS = {"soma-n2": {"seeds": [0]}, "spsa-n1-p8": {"seeds": [0]}}
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,8 @@ def test_every_product_has_something_that_goes_with_it():
 
 def test_the_comparison_alone_runs_to_its_page(tmp_path):
     project = Project(tmp_path)
-    config = short_campaign.checkout(project, "alone", {}, COMPARISON["arms"])
-    alone = dict.fromkeys(OPTIONAL) | {"rates": {}}
-    project.overlay({"products": alone}, base=config)
+    config = short_campaign.checkout(project, "alone", {}, ARMS)
+    project.overlay({"products": short_campaign.COMPARISON}, base=config)
     assert {"measure", "choose", "evaluate_chosen"}.isdisjoint(project.planned(config))
     project.snakemake(config=config)
     results = tmp_path / "results/alone"

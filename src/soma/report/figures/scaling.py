@@ -140,7 +140,7 @@ def figure14(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Drawing:
         nothing(axis)
     else:
         _map(axis, rows, count_looks(plan))
-    return Drawing(figure, rows[columns] if len(rows) else rows)
+    return Drawing(figure, rows.reindex(columns=columns))
 
 
 def _map(axis: Axes, rows: pd.DataFrame, looks: Mapping[int, Look]) -> None:
