@@ -83,6 +83,8 @@ class Measurement:
     """True if rows hold times: the measurement has the machine to itself, and its rows differ from run to run."""
     computes_with: Literal["an engine", "a runner"] = "an engine"
     """An engine of `soma.forward`, or a runner of `soma.inference`."""
+    documents: bool = False
+    """True to read whole documents of the validation text, of which the set has windows apart."""
     since: str | None = None
     """A column that rows of an older definition lack; verdicts that rest on such rows are superseded."""
 
@@ -178,7 +180,7 @@ _MEASUREMENTS = (
     Measurement("estimator-variance", "estimators", opens="first arm"),
     Measurement("precision", "precision", opens="first run"),
     Measurement("walk", "walk"),
-    Measurement("carry", "horizon"),
+    Measurement("carry", "horizon", documents=True),
     Measurement("recall", "horizon", opens="first run"),
     Measurement("combiner", "combiner"),
 )

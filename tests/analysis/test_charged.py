@@ -18,15 +18,15 @@ def rows_of(plan, on_validation, on_test):
 def test_seed_run_routing_and_validation_are_charged():
     plan = toy_plan()
     run = plan.arm_runs["soma-n2"][0]
-    spent = charged_operations(plan, run, run.updates, 8192)
+    spent = charged_operations(plan, run, run.updates, 2, 8192)
     seed = plan.runs[run.start]
     assert spent["training"] == run.operations(run.updates)
     assert spent["seed run"] == seed.operations(seed.updates) > 0
     assert all(value > 0 for value in spent.values())
-    early = charged_operations(plan, run, run.milestones[0], 8192)
+    early = charged_operations(plan, run, run.milestones[0], 2, 8192)
     assert early["validation"] < spent["validation"]
     alone = plan.arm_runs["spsa-n1-p8"][0]
-    assert charged_operations(plan, alone, alone.updates, 8192)["routing"] == 0
+    assert charged_operations(plan, alone, alone.updates, 1, 8192)["routing"] == 0
 
 
 def test_a_run_stops_where_validation_is_lowest_whatever_test_says():

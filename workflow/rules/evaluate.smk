@@ -84,9 +84,10 @@ rule measure:
         ),
         shards=lambda wc: shards_of(PLAN.measured_runs(wc.measurement)),
         routers=lambda wc: routers_of(PLAN.measured_runs(wc.measurement)),
-        # Whole documents, of which the set has windows apart.
         documents=lambda wc: (
-            [f"{CORPUS}/validation/manifest.json"] if wc.measurement == "carry" else []
+            [f"{CORPUS}/validation/manifest.json"]
+            if CATALOGUE.measurements[wc.measurement].documents
+            else []
         ),
     output:
         f"{ROWS}/{{measurement}}.parquet",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from soma.analysis.contrasts import difference_row, loss_columns, scores_of, shared_seeds
+from soma.analysis.contrasts import beside_difference, difference_row, loss_columns, scores_of, shared_seeds
 from soma.analysis.scores import Key, Scores
 from soma.errors import SomaError
 from soma.models.count import operations_per_token
@@ -19,10 +19,11 @@ from soma.plan import Plan
 from soma.runs import RunSpec
 
 
-def charged_operations(plan: Plan, run: RunSpec, update: int, validation_bytes: int) -> dict[str, float]:
+def charged_operations(plan: Plan, run: RunSpec, update: int, k: int, validation_bytes: int) -> dict[str, float]:
     """Count what a run has cost after an update, by what it paid for.
 
     Args:
+        k: experts averaged where it is validated.
         validation_bytes: scored bytes of ensemble validation.
 
     Returns:
@@ -31,8 +32,7 @@ def charged_operations(plan: Plan, run: RunSpec, update: int, validation_bytes: 
         distances to all centres; `validation`, the averaged experts on whole windows of ensemble validation at every
         milestone so far, and the checks of the schedule, with the forwards of all experts.
     """
-    c = plan.config
-    s, k = run.settings, plan.arms[_arm(plan, run)].active
+    c, s = plan.config, run.settings
     start = plan.runs[run.start] if run.start else None
     of_byte = operations_per_token(run.model)
     milestones = sum(milestone <= update for milestone in run.milestones)
@@ -75,10 +75,9 @@ def curves(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
                 continue
             runs = [plan.runs[key[0]] for key in own.values()]
             loss, draws = test.loss([*own.values()])
-            row = {name if name == "loss" else f"loss_{name}": v for name, v in loss_columns(loss, draws).items()}
+            row = beside_difference(loss_columns(loss, draws))
             spent = [
-                charged_operations(plan, run, key[1], validation.bytes)
-                for run, key in zip(runs, own.values(), strict=True)
+                charged_operations(plan, plan.runs[key[0]], key[1], key[3], validation.bytes) for key in own.values()
             ]
             overhead = [1 - each["training"] / sum(each.values()) for each in spent]
             row |= {"operations": total, "arm": arm, "updates": float(np.mean([key[1] for key in own.values()]))}
@@ -100,17 +99,14 @@ def curves(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
 def _chosen(plan: Plan, validation: Scores, arm: str, total: float) -> dict[int, Key]:
     """Return, by seed, the milestone with the lowest validation loss among those that the total pays for."""
     out: dict[int, Key] = {}
+    k = plan.arms[arm].active
     for run in plan.arm_runs[arm]:
         paid = [
-            (run.id, update, "last", plan.arms[arm].active)
+            (run.id, update, "last", k)
             for update in run.milestones
-            if sum(charged_operations(plan, run, update, validation.bytes).values()) <= total
+            if sum(charged_operations(plan, run, update, k, validation.bytes).values()) <= total
         ]
         if paid:
             losses, _ = validation.loss(paid)
             out[run.seed] = paid[int(losses.argmin())]
     return out
-
-
-def _arm(plan: Plan, run: RunSpec) -> str:
-    return next(arm for arm, runs in plan.arm_runs.items() if any(own.id == run.id for own in runs))

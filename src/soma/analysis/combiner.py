@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from soma.analysis.contrasts import difference_row, loss_columns, scores_of
+from soma.analysis.contrasts import beside_difference, difference_row, loss_columns, scores_of
 from soma.analysis.horizon import arms_of
 from soma.plan import Plan
 
@@ -30,8 +30,7 @@ def compare(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
         at = {r: scores.loss([(run.id, run.updates, r, k) for run in runs]) for r in rows["rule"].unique()}
         spent = rows[rows["run"].isin([run.id for run in runs])].groupby("rule")["operations"].mean()
         for rule, (loss, draws) in at.items():
-            columns = loss_columns(loss, draws)
-            row = {name if name == "loss" else f"loss_{name}": value for name, value in columns.items()}
+            row = beside_difference(loss_columns(loss, draws))
             row |= {"arm": arm, "rule": rule, "k": k, "seeds": len(runs), "run": " ".join(run.id for run in runs)}
             trained = np.mean([float(run.operations(run.updates)) for run in runs])
             row |= {"operations": float(spent[rule]), "share": float(spent[rule] / trained)}

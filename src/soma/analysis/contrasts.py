@@ -101,8 +101,12 @@ def loss_row(plan: Plan, scores: Scores, side: Side) -> dict[str, Any]:
 
 
 def own_loss(plan: Plan, scores: Scores, side: Side) -> dict[str, Any]:
-    """Return `loss_row` with other names for its intervals (`loss_low` ...), so that a difference can stand beside."""
-    row = loss_row(plan, scores, side)
+    """Return `loss_row` with room for a difference beside it."""
+    return beside_difference(loss_row(plan, scores, side))
+
+
+def beside_difference(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the intervals of a loss other names (`loss_low` ...), so that a difference can stand beside it."""
     return {f"loss_{name}" if name in ("low", "high", "seed_low", "seed_high") else name: v for name, v in row.items()}
 
 
