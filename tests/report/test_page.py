@@ -179,18 +179,18 @@ def test_the_page_fits_every_window_in_light_and_dark(tab):
 
 def test_a_verdict_opens_its_evidence_and_a_number_its_runs(tab):
     tab.click("a.chip[href='#C8']")
-    assert tab.locator("#C8[open] .evidence").is_visible()
+    tab.locator("#C8[open] .evidence").wait_for()
     number = tab.locator(".story a[href^='#table4-r0']").first
     place = number.get_attribute("href")
     number.click()
-    assert tab.locator(f"{place}.here").is_visible()
+    tab.locator(f"{place}.here").wait_for()
     origin = tab.locator("#origin").inner_text()
     assert "Table 4 · SOMA N=2" in origin
     assert "soma replay" in origin
     assert "soma-n2-s0" in origin
     assert "/tables/table4.csv" in origin
     tab.keyboard.press("Escape")
-    assert not tab.locator("#origin").is_visible()
+    tab.locator("#origin").wait_for(state="hidden")
 
 
 def test_a_folded_table_opens_where_a_link_leads_into_it(tab):

@@ -19,8 +19,8 @@ def horizon(plan: Plan, paper: PaperValues, carried: pd.DataFrame, recalled: pd.
     looks, own = arm_looks(plan), carried[carried["difference"].notna()]
     note = (
         f"Left: loss with state carried over several windows minus that of the fewest; below zero carrying helps. "
-        f"{INTERVALS} Right: loss of the answer by distance, mean and 95 % interval over seeds; the dashed line is "
-        "chance, log 2."
+        f"{INTERVALS} Right: loss of the answer by distance, mean and 95 % interval over seeds, of a cell of "
+        f"{recalled['parameters'].max():,.0f} parameters, none of the campaign's; the dashed line is chance, log 2."
     )
     figure, axes = panels(2, note, size=(9.6, 4.0))
     left, right = axes[0]
@@ -45,6 +45,7 @@ def horizon(plan: Plan, paper: PaperValues, carried: pd.DataFrame, recalled: pd.
         labels.append(Label(str(method).upper(), rows["distance"].iloc[-1], rows["loss"].iloc[-1], colour))
     right.axhline(recalled["chance"].iloc[0], color=MUTED, linewidth=0.8, linestyle="--", zorder=1)
     log_axis(right)
+    right.set_xticks(sorted(recalled["distance"].unique()))
     right.set_xlabel("bytes from the event to what it decides")
     right.set_ylabel("loss of the answer (nats)")
     columns = ["panel", "arm", "carried", "difference", "method", "distance", "loss", "low", "high", "seed_low"]
