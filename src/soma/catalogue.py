@@ -192,6 +192,7 @@ CHOSEN = "tuning-test"
 _FIXED_SIZE = Losses(("fixed_size",), ("validation", "test", "external"))
 _CONTROLS = Losses(("fixed_size", "controls"), ("test",))
 _SWEEP = Losses(("sweep",), ("validation",))
+_FRONTIER = Losses(("frontier",), ("validation", "test"))
 
 _SUMMARIES = (
     Summary("losses", "fixed_size.losses", (_FIXED_SIZE,)),
@@ -226,6 +227,9 @@ _SUMMARIES = (
     Summary("recalled", "horizon.recalled", ("recall",)),
     Summary("charged", "charged.curves", (Losses(("charged",), ("validation", "test")),)),
     Summary("combined", "combiner.compare", ("combiner",)),
+    Summary("frontier", "frontier.points", (_FRONTIER,)),
+    Summary("frontier-fits", "frontier.fits", (_FRONTIER, "frontier")),
+    Summary("frontier-differences", "frontier.differences", (_FRONTIER, "frontier")),
 )
 SUMMARIES = {summary.name: summary for summary in _SUMMARIES}
 """In this order: an arm of several products is evaluated with the first one (`Plan.groups`)."""
@@ -524,6 +528,32 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
             "leads is false where a difference lies above zero.",
         ),
     ),
+    "Which model for a budget": (
+        Figure(
+            "frontier", "frontier.frontier", "The frontier: loss against size and against operations",
+            ("frontier", "frontier-fits"),
+            "Beyond the paper: left, the test loss of single models (filled) and of ensembles (hollow) against their "
+            "parameters, at each budget; right, the lowest loss of each kind against the operations, with the fits "
+            "extrapolated (dashed) to a larger budget. Lower is better.",
+        ),
+        Table(
+            "frontier", "frontier.frontier", "The frontier: which model is best under a budget", ("frontier",),
+            "Beyond the paper: the test loss of every arm at every budget of operations, with its parameters, the "
+            "memory that they take and the operations of a served byte, where ensembles pay too.",
+        ),
+        Table(
+            "frontier-fits", "frontier.fits", "The frontier: best size, best N and the extrapolation",
+            ("frontier-fits",),
+            "Beyond the paper: the size of a single model and the number of experts with the lowest loss, as functions "
+            "of the budget, and what they predict for a larger one.",
+        ),
+        Table(
+            "frontier-questions", "frontier.questions", "The frontier: statements, and what would falsify them",
+            ("frontier-differences",),
+            "Beyond the paper: each statement as differences that it says are negative, what would falsify it, and the "
+            "verdict by the rule of the claims.",
+        ),
+    ),
 }
 # fmt: on
 """Sections of the report in the paper's order, and the products of each."""
@@ -698,6 +728,47 @@ CONTROLS = {
     "B7": "For one budget of operations, which size, and how many experts?",
 }
 """Questions of the controls that the paper did not run."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A statement that a study beyond the paper tests; its differences are negative if it holds."""
+
+    text: str
+    falsified_by: str
+    by_either_side: bool = False
+    """True if the statement is that nothing differs, so that an interval without zero on either side falsifies it."""
+
+
+QUESTIONS = {
+    "F1": Question(
+        "The best ensemble has a lower loss than the best single model of any size at the same operations.",
+        "an interval above zero at any budget: a single model is the better use of it",
+    ),
+    "F2": Question(
+        "The ensemble's advantage grows with the budget.",
+        "a slope above zero: its advantage shrinks",
+    ),
+    "F3": Question(
+        "Ensembles on semantic clusters have a lower loss than the same on random shards.",
+        "an interval above zero: random shards do better",
+    ),
+    "F4": Question(
+        "The best size of a single model grows with the budget.",
+        "an exponent below zero: larger budgets want smaller models",
+    ),
+    "F5": Question(
+        "A larger run ends at the loss that the fits predicted before it was made.",
+        "an interval of outcome minus prediction, with both uncertainties, without zero",
+        by_either_side=True,
+    ),
+    "F6": Question(
+        "The schedule of the largest budget costs a smaller budget nothing.",
+        "an interval without zero between a run with its own schedule and the milestone of a longer one",
+        by_either_side=True,
+    ),
+}
+"""Questions of the campaign `frontier`, in the order of its table."""
 
 
 # --------------------------------------------------------------------------------------------- the part of a campaign

@@ -175,6 +175,10 @@ class Config(Model):
         for name in p.inference.arms if p.inference else ():
             if name not in p.fixed_size.arms:
                 raise ValueError(f"products.inference.arms names `{name}`, which is not among products.fixed_size")
+        for kind, members in (p.frontier.kinds if p.frontier else {}).items():
+            for name in members:
+                if (self.arms[name].experts > 1) != (kind == "ensemble"):
+                    raise ValueError(f"products.frontier lists `{name}` as {kind}, which its number of experts is not")
         served = [(f"rates.{name}", arm) for name, search in p.rates.items() for arm in search.serves]
         tuned = p.tuning.serves.values() if p.tuning else ()
         for where, name in served + [("tuning", arm) for arms in tuned for arm in arms]:

@@ -7,7 +7,7 @@ one by changing a setting, so that a grid need not be written out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,8 @@ from soma.config.base import Experts, Model, Positive, Seeds
 Arms = Annotated[tuple[str, ...], Field(min_length=1)]
 Counts = Annotated[tuple[Positive, ...], Field(min_length=1)]
 PositiveNumber = Annotated[float, Field(gt=0)]
+Kind = Literal["monolith", "ensemble"]
+"""A single model, or several experts."""
 
 T = TypeVar("T")
 LEFT_OUT: Any = None
@@ -474,6 +476,48 @@ class Charged(Model):
     """Totals."""
 
 
+class Frontier(Model):
+    """Beyond the paper: test loss against operations for single models and ensembles of several sizes, which model is
+    best under a budget, and whether that changes as budgets grow.
+    """
+
+    monoliths: Annotated[tuple[str, ...], Field(min_length=2)]
+    """Single models from small to large; three sizes or more give a fit."""
+    ensembles: Arms
+    """Ensembles of several N, each of one size or more; those on random shards beside those on clusters."""
+    budgets: Annotated[tuple[PositiveNumber, ...], Field(min_length=2)]
+    """Operations at which all are compared, ascending; losses between two milestones are interpolated."""
+    larger: PositiveNumber
+    """Operations above the budgets to which the fits are extrapolated."""
+    recorded: dict[Kind, tuple[PositiveNumber, PositiveNumber, PositiveNumber]] = Field(default_factory=dict)
+    """Predicted loss at `larger` and the ends of its interval, copied from the table before `outcomes` ran."""
+    outcomes: dict[Kind, str] = Field(default_factory=dict)
+    """Arms of `larger` operations that test the prediction of each kind; they take no part in the fits."""
+    schedules: dict[str, str] = Field(default_factory=dict)
+    """Arms that repeat another one with a smaller budget and the schedule of that budget, by the repeated arm."""
+
+    @model_validator(mode="after")
+    def _ascends(self) -> Frontier:
+        if list(self.budgets) != sorted(set(self.budgets)) or self.larger <= self.budgets[-1]:
+            raise ValueError("budgets must increase and stay below `larger`")
+        if unknown := self.schedules.keys() - {*self.compared}:
+            raise ValueError(f"schedules repeats `{min(unknown)}`, which is neither among monoliths nor ensembles")
+        return self
+
+    @property
+    def kinds(self) -> dict[Kind, tuple[str, ...]]:
+        """Arms of which the frontier consists, by their kind."""
+        return {"monolith": self.monoliths, "ensemble": self.ensembles}
+
+    @property
+    def compared(self) -> tuple[str, ...]:
+        return (*self.monoliths, *self.ensembles)
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return (*self.compared, *self.outcomes.values(), *self.schedules.values())
+
+
 class Products(Model):
     """What a campaign shows: `fixed_size` always, of the others those that are given; `null` in an overlay leaves one
     out. What needs a product that is left out is not planned, shown or judged (`catalogue.Catalogue`).
@@ -521,6 +565,8 @@ class Products(Model):
     """A learned gate over experts."""
     charged: Given[Charged] = LEFT_OUT
     """Totals that pay for everything."""
+    frontier: Given[Frontier] = LEFT_OUT
+    """Which model is best under a budget."""
 
     @property
     def given(self) -> dict[str, Any]:
