@@ -14,6 +14,12 @@ ROOT = Path(__file__).parent.parent
 BASE = ROOT / "config/config.yaml"
 
 
+FRONTIER = {
+    "monoliths": ["spsa-n1-d16", "spsa-n1-p16"],
+    "ensembles": ["soma-n2"],
+    "budgets": [1e12, 2e12],
+    "larger": 1e13,
+}
 SEARCH = {"arm": "eggroll-n1", "serves": ["eggroll-n1"], "operations": 1e12, "settings": [{"lr": 1e-3}]}
 
 
@@ -91,6 +97,15 @@ def small() -> dict:
         ({"products": {"horizon": {"arms": ["eggroll-n1"]}}}, r"products\.horizon\.arms names `eggroll-n1`"),
         ({"products": {"combiner": {"arms": ["spsa-n1-p16"]}}}, r"products\.combiner\.arms names `spsa-n1-p16`"),
         ({"products": {"horizon": {"arms": ["soma-n2"], "windows": [1, 3, 4]}}}, "must divide the largest, 4"),
+        (
+            {"products": {"frontier": FRONTIER | {"monoliths": ["soma-n2", "spsa-n1-p16"]}}},
+            "products.frontier lists `soma-n2` as monolith, which its number of experts is not",
+        ),
+        ({"products": {"frontier": FRONTIER | {"larger": 1e12}}}, "budgets must increase and stay below `larger`"),
+        (
+            {"products": {"frontier": FRONTIER | {"schedules": {"soma-n4": "soma-n2"}}}},
+            "schedules repeats `soma-n4`, which is neither among monoliths nor ensembles",
+        ),
         ({"products": {"walk": {"arms": ["soma-n2"]}}}, r"products\.walk\.arms names `soma-n2`"),
         ({"products": {"inference": {"arms": ["soma-n2", "soma-n16", "pair-n4"]}}}, "`pair-n4`, which is not among"),
         ({"products": {"inference": {"requests_of": {"soma-n3": 4}}}}, "`soma-n3` is not one of arms"),

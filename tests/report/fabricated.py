@@ -7,10 +7,12 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from soma.analysis import horizon
+from soma.analysis import frontier, horizon
 from soma.analysis.inference import pair_groups, token_operations
 from soma.analysis.scaling import crossings, variants
 from soma.plan import Plan
+from soma.runs import RunSpec
+from tests.analysis import invented
 
 NAN = float("nan")
 
@@ -394,3 +396,19 @@ class Rows:
                 gap = NAN if arm == arms[0] else -0.02
                 out.append(row | interval("difference", gap, 0.01, 2) | {"run": self.ids(arm)})
         return pd.DataFrame(out)
+
+    def frontier_losses(self) -> pd.DataFrame:
+        """Losses by document that fall with the operations, and most for models of middling size."""
+
+        def advantage(arm: str, run: RunSpec, update: int, iterate: str, k: int) -> float:
+            beside = 0.01 * np.log(run.parameters / 3e4) ** 2
+            return 2.5 - self.loss(arm, run.operations(update)) - beside + 0.01 * run.seed * np.sin(run.parameters)
+
+        arms = self.products.frontier.arms
+        return pd.concat([invented.losses(self.plan, arms, advantage, set_) for set_ in ("validation", "test")])
+
+    def frontier(self) -> pd.DataFrame:
+        return frontier.points(self.plan, self.frontier_losses())
+
+    def frontier_fits(self) -> pd.DataFrame:
+        return frontier.fits(self.plan, self.frontier_losses(), self.frontier())

@@ -91,11 +91,11 @@ def points(plan: Plan, rows: pd.DataFrame) -> pd.DataFrame:
                 out += [_point(plan, scores, str(set_), kind, arm, budget) for arm in arms]
         for kind, arm in product.outcomes.items():
             out.append(_point(plan, scores, str(set_), kind, arm, product.larger))
-    found = pd.DataFrame(out)
-    validation = found[(found["set"] == "validation") & found["arm"].isin(product.compared)]
+    by_budget = pd.DataFrame(out)
+    validation = by_budget[(by_budget["set"] == "validation") & by_budget["arm"].isin(product.compared)]
     best = validation.loc[validation.groupby(["kind", "operations"])["loss"].idxmin()]
     chosen = set(zip(best["arm"], best["operations"], strict=True))
-    return found.assign(chosen=[(row.arm, row.operations) in chosen for row in found.itertuples()])
+    return by_budget.assign(chosen=[(row.arm, row.operations) in chosen for row in by_budget.itertuples()])
 
 
 def _point(plan: Plan, scores: Scores, set_: str, kind: Kind, arm: str, budget: float) -> dict[str, Any]:
@@ -106,22 +106,22 @@ def _point(plan: Plan, scores: Scores, set_: str, kind: Kind, arm: str, budget: 
     return where | {"token_operations": token_operations(plan, arm)} | loss
 
 
-def chosen_arms(found: pd.DataFrame, kind: Kind) -> list[str]:
+def chosen_arms(by_budget: pd.DataFrame, kind: Kind) -> list[str]:
     """Return the arm of a kind that validation chose at every budget, in ascending order of budgets.
 
     Args:
-        found: rows of `points`.
+        by_budget: rows of `points`.
     """
-    own = found[(found["set"] == "test") & (found["kind"] == kind) & found["chosen"]]
+    own = by_budget[(by_budget["set"] == "test") & (by_budget["kind"] == kind) & by_budget["chosen"]]
     return list(own.sort_values("operations")["arm"])
 
 
-def fits(plan: Plan, rows: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
+def fits(plan: Plan, rows: pd.DataFrame, by_budget: pd.DataFrame) -> pd.DataFrame:
     """Fit the best size and the lowest loss as functions of the budget, and extrapolate them.
 
     Args:
         rows: per-document test losses of the arms.
-        found: rows of `points`.
+        by_budget: rows of `points`.
 
     Returns:
         One row per (`part`, `kind`, operations) with `value` and the ends `low` and `high` of its 95 % interval over
@@ -155,7 +155,7 @@ def fits(plan: Plan, rows: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
     mean, draws = over_seeds(product.monoliths)
     best, lowest, _, misfit = lowest_point(sizes, mean.T)
     best_draws, lowest_draws, inside, _ = lowest_point(sizes, draws.swapaxes(1, 2))
-    picked = chosen_arms(found, "ensemble")
+    picked = chosen_arms(by_budget, "ensemble")
     at = [(product.ensembles.index(arm), c) for c, arm in enumerate(picked)]
     theirs, their_draws = over_seeds(product.ensembles)
     own, own_draws = np.array([theirs[i] for i in at]), np.stack([their_draws[:, a, c] for a, c in at], axis=1)
@@ -164,7 +164,7 @@ def fits(plan: Plan, rows: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
         add("best size", "monolith", budget, np.exp(best[c]), np.exp(best_draws[:, c]), product.monoliths, **facts)
         add("lowest loss", "monolith", budget, lowest[c], lowest_draws[:, c], product.monoliths)
         add("lowest loss", "ensemble", budget, own[c], own_draws[:, c], [picked[c]], arm=picked[c])
-        of_counts = _best_of_counts(found, budget)
+        of_counts = _best_of_counts(by_budget, budget)
         counted, count_draws = over_seeds([*of_counts.values()])
         winner = count_draws[:, :, c].argmin(axis=1)
         for i, (n, arm) in enumerate(of_counts.items()):
@@ -185,12 +185,12 @@ def fits(plan: Plan, rows: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(out)
 
 
-def differences(plan: Plan, rows: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
+def differences(plan: Plan, rows: pd.DataFrame, by_budget: pd.DataFrame) -> pd.DataFrame:
     """Compute the differences that answer the frontier's questions (`catalogue.QUESTIONS`), on test.
 
     Args:
         rows: per-document test losses of the arms.
-        found: rows of `points`.
+        by_budget: rows of `points`.
 
     Returns:
         One row per (question, `ours`, `theirs`, operations) with `difference`, negative if the question's statement
@@ -206,7 +206,7 @@ def differences(plan: Plan, rows: pd.DataFrame, found: pd.DataFrame) -> pd.DataF
         where = {"question": question, "ours": ours, "theirs": theirs, "operations": operations, "unit": unit}
         out.append(where | difference_row(mean, draws) | {"run": _runs(plan, arms, whole.seeds)})
 
-    pairs = list(zip(chosen_arms(found, "ensemble"), chosen_arms(found, "monolith"), strict=True))
+    pairs = list(zip(chosen_arms(by_budget, "ensemble"), chosen_arms(by_budget, "monolith"), strict=True))
     gaps = [_gap(whole, ours, theirs, c) for c, (ours, theirs) in enumerate(pairs)]
     for (ours, theirs), budget, gap in zip(pairs, product.budgets, gaps, strict=True):
         add("F1", ours, theirs, budget, *gap, (ours, theirs))
@@ -226,7 +226,7 @@ def differences(plan: Plan, rows: pd.DataFrame, found: pd.DataFrame) -> pd.DataF
         exponents.append(-np.einsum("c,...cs->...s", _slope(np.log(product.budgets)), best))
     names = ("no growth", "exponent of the best size")
     add("F4", *names, product.budgets[-1], exponents[0], exponents[1], product.monoliths, "exponent")
-    out += [_outcome(plan, scores, rows, found, kind, arm) for kind, arm in product.outcomes.items()]
+    out += [_outcome(plan, scores, rows, by_budget, kind, arm) for kind, arm in product.outcomes.items()]
     for ours, theirs in product.schedules.items():
         run = plan.arm_runs[theirs][0]
         budget = float(run.operations(run.updates))
@@ -236,11 +236,11 @@ def differences(plan: Plan, rows: pd.DataFrame, found: pd.DataFrame) -> pd.DataF
 
 
 def _outcome(
-    plan: Plan, scores: Scores, rows: pd.DataFrame, found: pd.DataFrame, kind: Kind, arm: str
+    plan: Plan, scores: Scores, rows: pd.DataFrame, by_budget: pd.DataFrame, kind: Kind, arm: str
 ) -> dict[str, Any]:
     """Compare a larger run with the extrapolation: draws share documents, and each side resamples its own seeds."""
     product = plan.config.products.frontier
-    predicted = fits(plan, rows, found)
+    predicted = fits(plan, rows, by_budget)
     own = predicted[(predicted["part"] == "lowest loss") & (predicted["kind"] == kind) & predicted["extrapolated"]]
     run = curves(plan, scores, (arm,), (product.larger,))
     per_seed = run.mean[0, 0] - float(own["value"].iloc[0])
@@ -270,15 +270,15 @@ def lowest_point(x: Floats, y: Floats) -> tuple[Floats, Floats, NDArray[np.bool_
         return x[at], y.min(axis=-1), np.zeros(at.shape, bool), np.zeros(at.shape)
     middle = x.mean()
     basis = np.vander(x - middle, 3, increasing=True)
-    found = y @ np.linalg.pinv(basis).T
+    coefficients = y @ np.linalg.pinv(basis).T
     ends = np.array([x.min(), x.max()]) - middle
     with np.errstate(divide="ignore", invalid="ignore"):
-        turn = -found[..., 1] / (2 * found[..., 2])
-    inside = (found[..., 2] > 0) & (ends[0] < turn) & (turn < ends[1])
-    at_ends = found @ np.vander(ends, 3, increasing=True).T
+        turn = -coefficients[..., 1] / (2 * coefficients[..., 2])
+    inside = (coefficients[..., 2] > 0) & (ends[0] < turn) & (turn < ends[1])
+    at_ends = coefficients @ np.vander(ends, 3, increasing=True).T
     place = np.where(inside, turn, ends[at_ends.argmin(axis=-1)])
-    value = found[..., 0] + found[..., 1] * place + found[..., 2] * place**2
-    return place + middle, value, inside, np.abs(found @ basis.T - y).max(axis=-1)
+    value = coefficients[..., 0] + coefficients[..., 1] * place + coefficients[..., 2] * place**2
+    return place + middle, value, inside, np.abs(coefficients @ basis.T - y).max(axis=-1)
 
 
 def power_law(x: Floats, y: Floats, at: float) -> tuple[Floats, Floats]:
@@ -310,9 +310,9 @@ def _seed_weights(plan: Plan, seeds: int) -> Floats:
     return np.stack([np.bincount(row, minlength=seeds) for row in taken]) / (seeds - 1)
 
 
-def _best_of_counts(found: pd.DataFrame, budget: float) -> Mapping[int, str]:
+def _best_of_counts(by_budget: pd.DataFrame, budget: float) -> Mapping[int, str]:
     """Return the arm of every N with the lowest validation loss at a budget."""
-    own = found[(found["set"] == "validation") & (found["operations"] == budget)]
+    own = by_budget[(by_budget["set"] == "validation") & (by_budget["operations"] == budget)]
     best = own.loc[own.groupby("experts")["loss"].idxmin()]
     return dict(zip(best["experts"].astype(int), best["arm"], strict=True))
 

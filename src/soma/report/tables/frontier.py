@@ -106,20 +106,20 @@ def questions(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
         differences = simultaneous([difference_of(row) for row in own.itertuples()])
         verdict = verdict_of(str(name), rows)
         for i, (row, difference) in enumerate(zip(own.itertuples(), differences, strict=True)):
-            statement = (str(name), question.text, question.falsified_by, verdict) if i == 0 else ("", *[DITTO] * 3)
+            statement = (question.text, question.falsified_by, verdict) if i == 0 else (DITTO,) * 3
             sides = f"{named(plan, row.ours)} minus {named(plan, row.theirs)}"
             at = number(float(row.operations), "set", -1)
             measured = difference_cells(difference)
             words = [Cell(text) for text in statement]
-            cells.append((words[0], words[1], Cell(sides), at, *measured, Cell(row.unit), words[2], words[3]))
+            cells.append((Cell(str(name)), words[0], Cell(sides), at, *measured, Cell(row.unit), *words[1:]))
     columns = (
-        "", "statement", "difference", "operations", "first minus second", "over seeds", "unit", "falsified by",
+        "question", "statement", "difference", "operations", "first minus second", "over seeds", "unit", "falsified by",
         "verdict",
     )  # fmt: skip
     notes = (
         "A statement says that its differences are negative; of F5 and F6, that they are zero. It is *falsified* when "
-        "both intervals of one difference exclude that, and *held* when those of all are on its side (for F5 and F6: "
-        "when none excludes zero). Intervals of a statement are simultaneous (Holm).",
+        "both intervals of one difference exclude that, and *held* when those of all are on its side; F5 and F6 are at "
+        "best *not falsified*. Intervals of a statement are simultaneous (Holm).",
         f"First minus second: 95 % paired bootstrap interval over documents. {SEED_NOTE} Test losses; what is compared "
         "was chosen on ensemble validation.",
         *watermark_notes(plan),
@@ -130,6 +130,9 @@ def questions(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
 def verdict_of(name: str, rows: pd.DataFrame) -> str:
     """Return the verdict on a statement: `held`, `falsified`, `inconclusive` or `not run`.
 
+    That nothing differs is never shown by an interval that includes zero, so such a statement is at best
+    `not falsified`.
+
     Args:
         rows: rows of `analysis.frontier.differences`.
     """
@@ -138,6 +141,6 @@ def verdict_of(name: str, rows: pd.DataFrame) -> str:
         known = [d for d in differences if not np.isnan(d.seed_low)]
         if any(d.support() != "neither" for d in known):
             return "falsified"
-        return "held" if len(known) == len(differences) else "inconclusive"
+        return "not falsified" if len(known) == len(differences) else "inconclusive"
     verdict, _ = judge(differences)
     return VERDICTS.get(verdict, verdict)
