@@ -61,9 +61,10 @@ lint: setup
 	$(BIN)/snakefmt --check Snakefile workflow
 	$(BIN)/mypy
 
-docs: setup  # config/README.md, the JSON schema, docs/architecture.md, and the pages that quote results/small
+docs: setup  # config/README.md, the JSON schema, docs/architecture.md, and the pages that run on or quote results/small
 	$(BIN)/python -m soma.config.docs
 	$(BIN)/python docs/architecture.py
+	$(BIN)/python docs/tutorial.py
 	$(BIN)/python -m soma.report.pages
 
 demo: setup  # results/small/demo.html: the best model of the reference campaign, in a browser
@@ -77,6 +78,8 @@ lock:  # needs uv; run it after you change the dependencies in pyproject.toml
 	uv pip compile pyproject.toml -c requirements-torch.txt -o requirements.lock
 	grep ^torch== requirements-torch.txt | tr -d '\\' | uv pip compile --no-config - -c requirements.lock --universal --no-annotate \
 	  --generate-hashes --no-emit-package torch --python-version 3.11 --custom-compile-command "make lock" -o requirements-torch.lock
+	uv pip compile --no-config --group docs -c requirements.lock --universal --no-annotate --generate-hashes --python-version 3.11 \
+	  --custom-compile-command "make lock" -o requirements-docs.lock
 
 snapshot: setup  # record the finished campaign of dvc.yaml in dvc.lock; fails if anything in it is out of date
 	$(BIN)/soma snapshot

@@ -22,8 +22,8 @@ def pins(name):
     return [Requirement(line.split(" \\")[0]) for line in lines if re.match(r"[a-z0-9]", line)]
 
 
-LOCK, TORCH, OF_TORCH, PIP = (
-    pins(f"requirements{name}") for name in (".lock", "-torch.txt", "-torch.lock", "-pip.txt")
+LOCK, TORCH, OF_TORCH, DOCS, PIP = (
+    pins(f"requirements{name}") for name in (".lock", "-torch.txt", "-torch.lock", "-docs.lock", "-pip.txt")
 )
 
 
@@ -51,7 +51,7 @@ def test_torch_stands_apart():
     assert not cuda, f"the lock names what only a CUDA build of torch needs: {cuda}"
 
 
-@pytest.mark.parametrize("name", [".lock", "-torch.txt", "-torch.lock", "-pip.txt", "-triton.txt"])
+@pytest.mark.parametrize("name", [".lock", "-torch.txt", "-torch.lock", "-docs.lock", "-pip.txt", "-triton.txt"])
 def test_every_package_that_set_up_installs_has_hashes(name):
     blocks = re.split(r"\n(?=[a-z0-9])", (ROOT / f"requirements{name}").read_text())
     named = [b for b in blocks if re.match(r"[a-z0-9]", b)]
@@ -68,6 +68,17 @@ def test_what_torch_needs_has_the_versions_of_the_lock():
     assert {"triton", "nvidia-cublas"} <= {r.name for r in OF_TORCH} - common
     (triton,) = (r for r in OF_TORCH if r.name == "triton")
     assert str(triton.specifier) == str(pins("requirements-triton.txt")[0].specifier)
+
+
+def test_the_group_that_builds_the_documentation_is_locked_beside_the_rest():
+    """It is installed over the lock, which it must not change."""
+    group = list(map(Requirement, SETTINGS["dependency-groups"]["docs"]))
+    pinned = {r.name: next(iter(r.specifier)).version for r in DOCS}
+    assert [str(r) for r in group if not r.specifier.contains(pinned[r.name])] == [], "run `make lock`"
+    versions = {r.name: str(r.specifier) for r in LOCK}
+    common = [r for r in DOCS if r.name in versions]
+    assert {"jinja2", "pygments"} <= {r.name for r in common}
+    assert [str(r) for r in common if str(r.specifier) != versions[r.name]] == []
 
 
 def test_set_up_installs_nothing_unchecked():
