@@ -10,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no
 # Everything is checked by hash. For a build of torch whose hash requirements-torch.txt does not have: make TORCH=torch==2.13.0
 TORCH ?= --require-hashes -r requirements-torch.txt -c requirements-torch.lock
 
-.PHONY: all toy report setup test lint docs demo kernel lock snapshot clean
+.PHONY: all toy report setup test lint docs docs-site demo kernel lock snapshot clean
 .DEFAULT_GOAL := all
 
 # Tell the user where the outputs are.
@@ -66,6 +66,10 @@ docs: setup  # config/README.md, the JSON schema, docs/architecture.md, and the 
 	$(BIN)/python docs/architecture.py
 	$(BIN)/python docs/tutorial.py
 	$(BIN)/python -m soma.report.pages
+
+docs-site: setup  # build/site/index.html: the guides and the reference of the package; nothing is fetched once its builder is here
+	$(BIN)/python -c "import pdoc" 2> /dev/null || $(INSTALL) --require-hashes -r requirements-docs.lock
+	$(BIN)/python docs/site/build.py build/site
 
 demo: setup  # results/small/demo.html: the best model of the reference campaign, in a browser
 	$(BIN)/dvc pull --quiet

@@ -43,7 +43,7 @@ PRODUCTS_BEGIN, PRODUCTS_END = "<!-- products: begin -->", "<!-- products: end -
 
 
 def with_products(page: str, sections: Mapping[str, Sequence[Product]], folder: str) -> str:
-    """Replace a page's list of products, with links relative to the page.
+    """Replace a page's list of products, with links relative to the page to those that the campaign has.
 
     Args:
         sections: the products of the campaign, by section of the report.
@@ -51,7 +51,12 @@ def with_products(page: str, sections: Mapping[str, Sequence[Product]], folder: 
     """
     lines = ["| section | tables and figures |", "| --- | --- |"]
     for section, products in sections.items():
-        texts = [f"[{p.label}]({folder}/{_file(p)}): {p.subject}" for p in products]
+        texts = [
+            f"[{p.label}]({folder}/{_file(p)}): {p.subject}"
+            if (CAMPAIGN / _file(p)).exists()
+            else f"{p.label}: {p.subject} (not made yet)"
+            for p in products
+        ]
         lines.append(f"| {section} | {'; '.join(texts)} |")
     block = "\n".join([PRODUCTS_BEGIN, "", *lines, "", PRODUCTS_END])
     return page.replace(_inside(page, PRODUCTS_BEGIN, PRODUCTS_END).group(), block)
