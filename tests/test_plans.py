@@ -1,5 +1,6 @@
 """Dry runs: the plans of all campaigns are whole and free of side effects; bad configurations are sentences."""
 
+import os
 import re
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from soma.errors import SomaError
 from soma.files.atomic import write_json
 from soma.plan import make_plan
 from soma.report.table import significant
+from soma.workflow import words
 from tests.project import ROOT, planned_jobs
 
 
@@ -112,18 +114,38 @@ def test_names_that_reach_a_shell_or_a_path_are_plain(name):
             resolve(merge(base, change))
 
 
-KNOWN = {
-    "Specify a conda environment or container for each rule": "one environment has all, environment.yml",
-    "Mixed rules and functions in same snakefile": "a function stands beside the only rules that call it",
-}
-"""Remarks of Snakemake's linter that we leave, with the reason."""
-
-
-def test_the_linter_has_nothing_to_say_that_we_do_not_know(project):
+def test_the_linter_says_nothing_but_what_a_comment_of_the_profile_justifies(project):
+    justified = re.findall(r'^# - "(.+?)": \w', (ROOT / "profiles/default/profile.yaml").read_text(), re.M)
     done = project.snakemake("--lint", check=False)
-    said = re.findall(r"^    \* (.+?)\.?:$", done.stdout + done.stderr, re.M)
-    assert [line for line in said if not line.startswith(tuple(KNOWN))] == []
-    assert said
+    assert set(re.findall(r"^    \* (.+?)\.?:$", done.stdout + done.stderr, re.M)) == set(justified) != set()
+
+
+@pytest.mark.parametrize("profile", ["default", "slurm"])
+def test_a_target_that_is_taken_for_a_configuration_file_is_one_sentence(project, profile):
+    """Before the option and after `--` it is a target."""
+    command = ["snakemake", "-n", "--cores", "1", "--workflow-profile", f"profiles/{profile}"]
+    done = project.run(*command, "--configfile", "config/toy.yaml", "data", check=False)
+    assert done.returncode == 1
+    (sentence,) = [line for line in done.stderr.splitlines() if not line.startswith("Using workflow specific profile")]
+    assert sentence.startswith("--configfile takes all words that follow for configuration files")
+    assert "there is no file data" in sentence
+    plans = [project.run(*command, *order) for order in (["data", *TOY], [*TOY, "--", "data"])]
+    assert [planned_jobs(plan.stdout + plan.stderr).keys() for plan in plans] == [{*DATA}, {*DATA}]
+
+
+TOY, DATA = ["--configfile", "config/toy.yaml"], ("data", "download", "encode", "evaluation_set")
+
+
+def test_only_words_after_the_option_are_taken_for_configuration_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.yaml", "b.json", "table.md"):
+        Path(name).touch()
+    os.mkfifo("pipe")  # as of `--configfile <(...)`
+    for good in ("x --configfile a.yaml b.json pipe", "--configfiles a.yaml -n", "--configfile a.yaml -- x", "-s x y"):
+        words.check(good.split())
+    for bad in ("x --configfile a.yaml y", "--configfiles a.yaml table.md", "--configfile=a.yaml --configfile c.yaml"):
+        with pytest.raises(SystemExit, match=f"-- {bad.split()[-1]}$"):
+            words.check(bad.split())
 
 
 def told(capsys, *words: str) -> list[str]:
