@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from tests.project import ROOT
+from tests.compilers import COMPILERS, compiled
 
 from soma.estimators.eggroll import Eggroll, read_streams
 from soma.forward import members, native
@@ -19,7 +16,6 @@ from soma.models import gru
 from soma.models.gru_spec import GRUSpec
 from soma.numerics.rng import Stream
 
-SOURCES = ROOT / "src/soma/forward/csrc"
 INSTALLED = [isa for isa in native.INSTRUCTION_SETS if members.library(isa) is not None]
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="no kernel runs on this machine")
 CPU = torch.device("cpu")
@@ -139,18 +135,12 @@ def test_every_instruction_set_gives_the_same_bytes():
     assert all(same(first, other) for other in others)
 
 
-@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+@pytest.mark.parametrize("compiler", COMPILERS)
 def test_every_compiler_gives_the_same_bytes(compiler, tmp_path):
-    if shutil.which(compiler) is None:
-        pytest.skip(f"{compiler} is not installed")
-    flags = json.loads((SOURCES / "flags.json").read_text())
     expected = everything(members.library(INSTALLED[0]))
     for isa in INSTALLED[:2]:
-        output = tmp_path / f"{isa}.so"
-        source = SOURCES / "members.cpp"
-        command = [compiler, *flags["all"], *flags[isa], "-shared", "-fPIC", source, "-o", output]
-        subprocess.run(command, check=True)
-        assert same(everything(members.load(str(output))), expected), isa
+        library = compiled(compiler, "soma.forward._members", "members.cpp", isa, tmp_path)
+        assert same(everything(members.load(str(library))), expected), isa
 
 
 def test_wrong_precision_is_refused(kernel):

@@ -1,6 +1,5 @@
 """Runs that several processes share, as commands, on a small text."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from soma.files.atomic import write_json
 from soma.numerics.rng import Stream
 from soma.training.checkpoint import load_tensors
 from tests.project import ROOT
+from tests.training import forks
 from tests.training.small_runs import EGGROLL, spec
 
 
@@ -39,10 +39,11 @@ def write_inputs(folder: Path) -> Path:
     return folder
 
 
-def command(folder, run, name, workers, compute):
+def words_of(folder, run, name, workers, compute):
+    """Arguments of `soma` that train a run."""
     write_json(folder / f"compute-{name}.json", compute)
     return [
-        sys.executable, "-m", "soma.cli", "train", "--log", str(folder / f"{name}.log"),
+        "train", "--log", str(folder / f"{name}.log"),
         "--settings", str(folder / f"{run}.json"), "--part", "000-001" if run == "group" else "000-000",
         "--train", str(folder / "train"), "--shards", str(folder / "shards"), "--runs", str(folder),
         "--resume", str(folder / f"resume-{name}"), "--output", str(folder / f"out-{name}"),
@@ -50,13 +51,16 @@ def command(folder, run, name, workers, compute):
     ]  # fmt: skip
 
 
+def command(*run):
+    return [sys.executable, "-m", "soma.cli", *words_of(*run)]
+
+
 def train(folder, run, name, workers, **compute):
-    """The folder of a trained run; the same name is trained once, since processes take seconds to start."""
+    """The folder of a trained run; the same name is trained once. Workers are forks, without torchrun."""
     output = folder / f"out-{name}"
     if not output.exists():
-        words = command(folder, run, name, workers, compute)
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
-        assert done.returncode == 0, done.stderr[-3000:]
+        trained = forks.Workers(words_of(folder, run, name, workers, compute), workers).statuses()
+        assert trained == [0] * workers, (folder / f"{name}.log").read_text()[-3000:]
     return output
 
 

@@ -1,15 +1,11 @@
 """A training job on a small text, as a command: two experts on the license of this repository."""
 
 import json
-import logging
-import os
 import shutil
-import signal
 from pathlib import Path
 
 import numpy as np
 
-from soma.cli import main
 from soma.config.data import Data, TextSource
 from soma.data.download import download
 from soma.data.encode import encode
@@ -17,6 +13,7 @@ from soma.data.shards import build_shards
 from soma.data.windows import TrainWindows
 from soma.files.hashes import sha256_file
 from tests.project import ROOT
+from tests.training import forks
 from tests.training.small_runs import WINDOW, spec
 
 SAME = ("weights.safetensors", "milestones.safetensors", "leg.safetensors", "history.parquet")
@@ -37,19 +34,11 @@ class Job:
         self.words += ["--runs", str(folder), "--resume", str(self.resume), "--output", str(self.output)]
 
     def start(self) -> int:
-        pid = os.fork()
-        if pid:
-            return pid
-        try:
-            signal.alarm(120)  # whatever happens, nobody waits for ever
-            logging.getLogger().handlers.clear()  # pytest's
-            os._exit(main(self.words))
-        finally:
-            os._exit(99)
+        return forks.start(self.words)
 
     def run(self) -> int:
         """The exit status; -9 of one that was killed."""
-        return os.waitstatus_to_exitcode(os.waitpid(self.start(), 0)[1])
+        return forks.status(self.start())
 
     def left(self) -> set[str]:
         """What a run leaves in its folder of resume states."""

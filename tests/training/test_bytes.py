@@ -7,12 +7,10 @@ to change bytes, `python -m tests.training.test_bytes` writes the file again; sa
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,11 +26,11 @@ from soma.forward import cpu, native
 from soma.runs import RunSpec
 from soma.training.learner import Group, Shard, learner_of
 from soma.training.loop import Trainer
+from tests.compilers import COMPILERS, compiled
 from tests.project import ROOT
 from tests.training.small_runs import TEXT, drawn
 
 HASHES = Path(__file__).with_name("bytes.json")
-SOURCES = ROOT / "src/soma/forward/csrc"
 WINDOW = 40
 
 # Odd numbers of sequences, bytes and units, so that every vector width has lanes, rows and steps left over.
@@ -91,15 +89,6 @@ def digest(case: str, engine: cpu.CpuEngine) -> str:
     return out.hexdigest()
 
 
-def compiled(compiler: str, isa: str, folder: Path) -> ctypes.CDLL | None:
-    """Build the kernel with another compiler."""
-    flags = json.loads((SOURCES / "flags.json").read_text())
-    output = folder / f"{compiler}-{isa}.so"
-    command = [compiler, *flags["all"], *flags[isa], "-shared", "-fPIC", SOURCES / "engine.cpp", "-o", output]
-    subprocess.run(command, check=True)
-    return cpu.load(str(output))
-
-
 INSTALLED = [isa for isa in native.INSTRUCTION_SETS if cpu.library(isa) is not None]
 
 
@@ -154,15 +143,14 @@ def test_libraries_written_for_other_processors_give_the_committed_bytes():
     assert json.loads(done.stdout) == KNOWN
 
 
-@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+@pytest.mark.parametrize("compiler", COMPILERS)
 def test_every_compiler_gives_the_committed_bytes(compiler, tmp_path):
     """On the two best instruction sets; threads are those of the installed kernels, above."""
-    if shutil.which(compiler) is None:
-        pytest.skip(f"{compiler} is not installed")
     if not INSTALLED:
         pytest.skip("no kernel runs on this machine")
     for isa in INSTALLED[:2]:
-        engine = cpu.CpuEngine(compiled(compiler, isa, tmp_path))
+        library = compiled(compiler, "soma.forward._cpu", "engine.cpp", isa, tmp_path)
+        engine = cpu.CpuEngine(cpu.load(str(library)))
         cases = set(SLOW if engine.emulated else CASES) - EGGROLL.keys()  # tests/forward/test_members.py
         assert {case: digest(case, engine) for case in cases} == {case: KNOWN[case] for case in cases}, isa
 
