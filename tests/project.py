@@ -15,8 +15,8 @@ ROOT = Path(__file__).parent.parent
 
 
 def planned_jobs(said: str) -> dict[str, int]:
-    """Reasons that a dry run printed, by rule, without `all`."""
-    table = re.search(r"Job stats:\njob +count\n-+ +-+\n(.*?)\ntotal", said, re.S)
+    """Return the jobs that a dry run listed, by rule, without `all`; outside this project Snakemake's own table."""
+    table = re.search(r"^(?:rule +jobs  why|job +count\n-+ +-+)\n(.*?)\ntotal", said, re.S | re.M)
     if table is None:
         assert "Nothing to be done" in said
         return {}

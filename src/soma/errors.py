@@ -8,8 +8,8 @@ class SomaError(Exception):
 
 
 _WORKFLOW = (
-    "dvc", "filelock", "jinja2", "markdown_it", "matplotlib", "pandas", "pathspec", "pyarrow", "shtab", "snakemake",
-    "yaml",
+    "dvc", "filelock", "jinja2", "markdown_it", "matplotlib", "pandas", "pathspec", "pyarrow", "rich", "shtab",
+    "snakemake", "yaml",
 )  # fmt: skip
 EXTRAS = {
     "huggingface_hub": "hub",

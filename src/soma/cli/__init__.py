@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import soma
 from soma.cli import campaign, forks, models, steps
@@ -104,19 +104,35 @@ _UNEXPECTED = "unexpected error in `soma %s`; please report it with this trace"
 
 @contextmanager
 def _logging(path: Path | None) -> Iterator[None]:
-    """Send messages to the terminal and, with --log, to the rule's log file."""
+    """Send messages to the terminal or, with --log, they and all of standard error to the rule's log file."""
     logging.raiseExceptions = False  # on a full disk the log cannot be written either; do not report that as well
-    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr)]
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handlers.append(logging.FileHandler(path, mode="w", encoding="utf-8"))
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", handlers=handlers)
-    logging.getLogger("httpx2").setLevel(logging.WARNING)  # one line for every request of a download
-    try:
-        yield
-    finally:
-        for handler in handlers[1:]:
-            handler.close()
+    with _standard_error(path) as stream:
+        handler = logging.StreamHandler(stream)
+        logging.basicConfig(
+            level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S", handlers=[handler]
+        )
+        logging.getLogger("httpx2").setLevel(logging.WARNING)  # one line for every request of a download
+        try:
+            yield
+        finally:
+            logging.getLogger().removeHandler(handler)
+
+
+@contextmanager
+def _standard_error(path: Path | None) -> Iterator[TextIO]:
+    """Let standard error be a file, for libraries and child processes too, and yield it; None leaves it as it is."""
+    if path is None:
+        yield sys.stderr
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", errors="backslashreplace", buffering=1) as file:
+        terminal = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield file
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)
 
 
 _DESCRIPTION = """\

@@ -22,7 +22,7 @@ def add_commands(commands: Any) -> None:
     def add(name: str, summary: str, *paths: str) -> argparse.ArgumentParser:
         command: argparse.ArgumentParser = commands.add_parser(name, description=f"{summary}.")
         command.set_defaults(room="steps", forks=name not in _BENCHMARKED)
-        command.add_argument("--log", type=Path, help="also write messages to this file")
+        command.add_argument("--log", type=Path, help="write messages to this file instead")
         for path in paths:
             command.add_argument(f"--{path}", type=Path, required=True)
         return command

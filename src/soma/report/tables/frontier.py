@@ -72,16 +72,16 @@ def fits(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
     product, cells = plan.config.products.frontier, []
     for row in rows.itertuples():
         size = row.part == "best size"
-        text = [f"{significant(round(x)) if size else format(x, '.4f')}" for x in (row.value, row.low, row.high)]
-        value = Cell(f"{text[0]} [{text[1]}, {text[2]}]", "measured", row.value, row.low, row.high, row.run)
+        ends = [f"{significant(round(x)) if size else format(x, '.4f')}" for x in (row.value, row.low, row.high)]
+        value = Cell("{} [{}, {}]".format(*ends), "measured", row.value, row.low, row.high, row.run)
         recorded = product.recorded.get(row.kind) if row.part == "lowest loss" and row.extrapolated else None
         remark = NONE
         if row.part == "best size" and not row.extrapolated:
-            remark = Cell(
-                f"inside the sizes in {row.inside:.0%} of draws; misfit {row.misfit:.4f}", "measured", row.inside
-            )
+            text = f"inside the sizes in {row.inside:.0%} of draws; misfit {row.misfit:.4f}"
+            remark = Cell(text, "measured", row.inside, run=row.run)
         elif row.part == "experts":
-            remark = Cell(f"lowest in {row.share:.0%} of draws: {arm_label(plan.arms[row.arm])}", "measured", row.share)
+            text = f"lowest in {row.share:.0%} of draws: {arm_label(plan.arms[row.arm])}"
+            remark = Cell(text, "measured", row.share, run=row.run)
         elif recorded:
             remark = Cell("recorded before the run: {:.4f} [{:.4f}, {:.4f}]".format(*recorded), "set", recorded[0])
         part = f"loss of N={int(row.experts)}" if row.part == "experts" else row.part
