@@ -14,6 +14,8 @@ ROOT = Path(__file__).parent.parent
 BASE = ROOT / "config/config.yaml"
 
 
+STATEMENT = {"statement": "They differ.", "falsified_by": "an interval above zero"}
+SIDES = {"ours": {"arm": "soma-n2"}, "theirs": {"arm": "soma-n3"}}
 FRONTIER = {
     "monoliths": ["spsa-n1-d16", "spsa-n1-p16"],
     "ensembles": ["soma-n2"],
@@ -105,6 +107,14 @@ def small() -> dict:
         (
             {"products": {"frontier": FRONTIER | {"schedules": {"soma-n4": "soma-n2"}}}},
             "schedules repeats `soma-n4`, which is neither among monoliths nor ensembles",
+        ),
+        (
+            {"products": {"study": {"statements": {"M1": STATEMENT | {"differences": []}}}}},
+            r"products\.study\.statements\.M1\.differences",
+        ),
+        (
+            {"products": {"study": {"statements": {"M1": STATEMENT | {"differences": [SIDES]}}}}},
+            "the arm `soma-n3`, which `arms` does not define",
         ),
         ({"products": {"walk": {"arms": ["soma-n2"]}}}, r"products\.walk\.arms names `soma-n2`"),
         ({"products": {"inference": {"arms": ["soma-n2", "soma-n16", "pair-n4"]}}}, "`pair-n4`, which is not among"),

@@ -229,6 +229,7 @@ _SUMMARIES = (
     Summary("combined", "combiner.compare", ("combiner",)),
     Summary("frontier", "frontier.points", (_FRONTIER,)),
     Summary("frontier-fits", "frontier.fits", (_FRONTIER, "frontier")),
+    Summary("study", "study.differences", (Losses(("study",), ("test",)),)),
     Summary("frontier-differences", "frontier.differences", (_FRONTIER, "frontier")),
 )
 SUMMARIES = {summary.name: summary for summary in _SUMMARIES}
@@ -548,10 +549,17 @@ SECTIONS: dict[str, tuple[Product, ...]] = {
             "of the budget, and what they predict for a larger one.",
         ),
         Table(
-            "frontier-questions", "frontier.questions", "The frontier: statements, and what would falsify them",
+            "frontier-questions", "statements.frontier", "The frontier: statements, and what would falsify them",
             ("frontier-differences",),
             "Beyond the paper: each statement as differences that it says are negative, what would falsify it, and the "
             "verdict by the rule of the claims.",
+        ),
+    ),
+    "A study of one's own": (
+        Table(
+            "study", "statements.study", "Statements of one's own, and what would falsify them", ("study",),
+            "Beyond the paper: statements that the configuration makes (products.study), each as differences that it "
+            "says are negative, what would falsify it, and the verdict by the rule of the claims.",
         ),
     ),
 }
@@ -734,9 +742,9 @@ CONTROLS = {
 class Question:
     """A statement that a study beyond the paper tests; its differences are negative if it holds."""
 
-    text: str
+    statement: str
     falsified_by: str
-    by_either_side: bool = False
+    zero: bool = False
     """True if the statement is that nothing differs, so that an interval without zero on either side falsifies it."""
 
 
@@ -760,12 +768,12 @@ QUESTIONS = {
     "F5": Question(
         "A larger run ends at the loss that the fits predicted before it was made.",
         "an interval of outcome minus prediction, with both uncertainties, without zero",
-        by_either_side=True,
+        zero=True,
     ),
     "F6": Question(
         "The schedule of the largest budget costs a smaller budget nothing.",
         "an interval without zero between a run with its own schedule and the milestone of a longer one",
-        by_either_side=True,
+        zero=True,
     ),
 }
 """Questions of the campaign `frontier`, in the order of its table."""

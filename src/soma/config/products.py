@@ -518,6 +518,54 @@ class Frontier(Model):
         return (*self.compared, *self.outcomes.values(), *self.schedules.values())
 
 
+class Compared(Model):
+    """One side of a difference: an arm at the end of its budget."""
+
+    arm: str
+    """Its name."""
+    iterate: Literal["last", "average"] = "last"
+    """Its last weights, or the average of its iterates."""
+    nearest: bool = False
+    """The nearest expert alone instead of the arm's k."""
+
+    @property
+    def name(self) -> str:
+        words = (self.arm, "averaged iterate" * (self.iterate == "average"), "nearest expert alone" * self.nearest)
+        return ", ".join(filter(None, words))
+
+
+class Pair(Model):
+    """A difference: the loss of one arm minus that of another, over the seeds that both have."""
+
+    ours: Compared
+    theirs: Compared
+
+
+class Statement(Model):
+    """A statement about trained arms, as differences that are negative if it holds."""
+
+    statement: str
+    """What is tested, in a sentence."""
+    falsified_by: str
+    """What would show that it is false, in words."""
+    zero: bool = False
+    """True if the statement is that nothing differs; an interval without zero on either side then falsifies it."""
+    differences: Annotated[tuple[Pair, ...], Field(min_length=1)]
+    """Losses that are compared, on test."""
+
+
+class Study(Model):
+    """Beyond the paper: a study of one's own, as statements that are written before their runs are made."""
+
+    statements: Annotated[dict[str, Statement], Field(min_length=1)]
+    """Statements by a short name, such as M1."""
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        sides = (s for each in self.statements.values() for pair in each.differences for s in (pair.ours, pair.theirs))
+        return tuple(dict.fromkeys(side.arm for side in sides))
+
+
 class Products(Model):
     """What a campaign shows: `fixed_size` always, of the others those that are given; `null` in an overlay leaves one
     out. What needs a product that is left out is not planned, shown or judged (`catalogue.Catalogue`).
@@ -567,6 +615,8 @@ class Products(Model):
     """Totals that pay for everything."""
     frontier: Given[Frontier] = LEFT_OUT
     """Which model is best under a budget."""
+    study: Given[Study] = LEFT_OUT
+    """Statements of one's own."""
 
     @property
     def given(self) -> dict[str, Any]:

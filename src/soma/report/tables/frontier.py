@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
-from soma.analysis.verdict import difference_of, judge, simultaneous
-from soma.catalogue import QUESTIONS
 from soma.plan import Plan
-from soma.report.labels import SEED_NOTE, arm_label, difference_cells, named, watermark_notes
+from soma.report.labels import arm_label, watermark_notes
 from soma.report.paper import PaperValues
-from soma.report.table import DITTO, NONE, Cell, Table, interpolated, number, significant, with_interval
+from soma.report.table import NONE, Cell, Table, interpolated, number, significant, with_interval
 
-VERDICTS = {"reproduced": "held", "not reproduced": "falsified"}
-"""Words for verdicts on statements that are not the paper's; the others stay."""
 _BYTES = 4
 """Bytes of a parameter, FP32."""
 _FITTED = (
@@ -96,51 +91,3 @@ def fits(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
         *watermark_notes(plan),
     )
     return Table(columns, tuple(cells), notes)
-
-
-def questions(plan: Plan, paper: PaperValues, rows: pd.DataFrame) -> Table:
-    """Tabulate every statement with its differences, what would falsify it, and the verdict."""
-    cells = []
-    for name, own in rows.groupby("question", sort=True):
-        question = QUESTIONS[str(name)]
-        differences = simultaneous([difference_of(row) for row in own.itertuples()])
-        verdict = verdict_of(str(name), rows)
-        for i, (row, difference) in enumerate(zip(own.itertuples(), differences, strict=True)):
-            statement = (question.text, question.falsified_by, verdict) if i == 0 else (DITTO,) * 3
-            sides = f"{named(plan, row.ours)} minus {named(plan, row.theirs)}"
-            at = number(float(row.operations), "set", -1)
-            measured = difference_cells(difference)
-            words = [Cell(text) for text in statement]
-            cells.append((Cell(str(name)), words[0], Cell(sides), at, *measured, Cell(row.unit), *words[1:]))
-    columns = (
-        "question", "statement", "difference", "operations", "first minus second", "over seeds", "unit", "falsified by",
-        "verdict",
-    )  # fmt: skip
-    notes = (
-        "A statement says that its differences are negative; of F5 and F6, that they are zero. It is *falsified* when "
-        "both intervals of one difference exclude that, and *held* when those of all are on its side; F5 and F6 are at "
-        "best *not falsified*. Intervals of a statement are simultaneous (Holm).",
-        f"First minus second: 95 % paired bootstrap interval over documents. {SEED_NOTE} Test losses; what is compared "
-        "was chosen on ensemble validation.",
-        *watermark_notes(plan),
-    )
-    return Table(columns, tuple(cells), notes)
-
-
-def verdict_of(name: str, rows: pd.DataFrame) -> str:
-    """Return the verdict on a statement: `held`, `falsified`, `inconclusive` or `not run`.
-
-    That nothing differs is never shown by an interval that includes zero, so such a statement is at best
-    `not falsified`.
-
-    Args:
-        rows: rows of `analysis.frontier.differences`.
-    """
-    differences = simultaneous([difference_of(row) for row in rows[rows["question"] == name].itertuples()])
-    if QUESTIONS[name].by_either_side and differences:
-        known = [d for d in differences if not np.isnan(d.seed_low)]
-        if any(d.support() != "neither" for d in known):
-            return "falsified"
-        return "not falsified" if len(known) == len(differences) else "inconclusive"
-    verdict, _ = judge(differences)
-    return VERDICTS.get(verdict, verdict)
