@@ -1,6 +1,7 @@
 """A campaign that leaves out products of the reference campaign: a study of one's own need not repeat the paper."""
 
 import json
+import re
 
 import pytest
 
@@ -52,7 +53,7 @@ def test_the_comparison_alone_runs_to_its_page(tmp_path):
     config = short_campaign.checkout(project, "alone", {}, ARMS)
     project.overlay({"products": short_campaign.COMPARISON}, base=config)
     assert {"measure", "choose", "evaluate_chosen"}.isdisjoint(project.planned(config))
-    project.snakemake(config=config)
+    said = project.snakemake(config=config).stderr.splitlines()
     results = tmp_path / "results/alone"
     assert {folder.name for folder in (results / "runs").iterdir()} == {
         "soma-n2-s0", "spsa-n1-p8-s0", *(folder.name for folder in (results / "runs").glob("seed*"))
@@ -64,5 +65,9 @@ def test_the_comparison_alone_runs_to_its_page(tmp_path):
     for text, kept, gone in ((page, "Table 4", "Figure 16"), (first, "C1a", "C16")):
         assert kept in text
         assert gone not in text
-    assert json.loads((results / "numbers.json").read_text())["controls"] == {}
+    numbers = json.loads((results / "numbers.json").read_text())
+    assert numbers["controls"] == {}
+    assert re.fullmatch(r"\d+ jobs done in .+", said[-4])
+    assert re.fullmatch(r"where the jobs' time went: (\w+ .+? \(\d+%\), ){4}others .+", said[-3])
+    assert said[-2:] == [f"claims: {numbers['counts']['text']}", "read: results/alone/index.html"]
     assert not project.planned(config)
