@@ -164,7 +164,7 @@ def test_the_time_left_follows_the_jobs_that_run_together():
     tally.start(3, "b", 10.0)
     tally.finish(3, 14.0)
     assert tally.left(14.0) == pytest.approx((20 / (24 / 14), True))
-    assert tally.shares(0.2) == [("a", 20.0, pytest.approx(20 / 24)), ("others", 4.0, pytest.approx(4 / 24))]
+    assert tally.shares(1) == [("a", 20.0, pytest.approx(20 / 24)), ("others", 4.0, pytest.approx(4 / 24))]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A campaign that leaves out products of the reference campaign: a study of one's own need not repeat the paper."""
 
 import json
+import re
 
 import pytest
 
@@ -9,11 +10,8 @@ from soma.catalogue import CLAIMS, MEASUREMENTS, PRODUCTS, SUMMARIES, Catalogue
 from soma.config.campaign import BASE, merge, merged, resolve
 from soma.config.products import Products
 from soma.plan import make_plan
-from tests import short_campaign
-from tests.project import ROOT, Project
+from tests.project import ROOT
 from tests.short_campaign import OPTIONAL
-
-ARMS = {"soma-n2": {"seeds": [0]}, "spsa-n1-p8": {"seeds": [0]}}
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +45,9 @@ def test_every_product_has_something_that_goes_with_it():
         assert sum(len(getattr(fewer, k)) for k in kinds) < sum(len(getattr(whole, k)) for k in kinds), name
 
 
-def test_the_comparison_alone_runs_to_its_page(tmp_path):
-    project = Project(tmp_path)
-    config = short_campaign.checkout(project, "alone", {}, ARMS)
-    project.overlay({"products": short_campaign.COMPARISON}, base=config)
-    assert {"measure", "choose", "evaluate_chosen"}.isdisjoint(project.planned(config))
-    project.snakemake(config=config)
-    results = tmp_path / "results/alone"
+def test_the_comparison_alone_runs_to_its_page(alone):
+    assert {"measure", "choose", "evaluate_chosen"}.isdisjoint(alone.planned)
+    results = alone.project.folder / "results/alone"
     assert {folder.name for folder in (results / "runs").iterdir()} == {
         "soma-n2-s0", "spsa-n1-p8-s0", *(folder.name for folder in (results / "runs").glob("seed*"))
     }  # fmt: skip
@@ -64,5 +58,9 @@ def test_the_comparison_alone_runs_to_its_page(tmp_path):
     for text, kept, gone in ((page, "Table 4", "Figure 16"), (first, "C1a", "C16")):
         assert kept in text
         assert gone not in text
-    assert json.loads((results / "numbers.json").read_text())["controls"] == {}
-    assert not project.planned(config)
+    numbers = json.loads((results / "numbers.json").read_text())
+    assert numbers["controls"] == {}
+    assert re.fullmatch(r"\d+ jobs done in .+", alone.said[-4])
+    assert re.fullmatch(r"where the jobs' time went: (\w+ .+? \(\d+%\), ){4}others .+", alone.said[-3])
+    assert alone.said[-2:] == [f"claims: {numbers['counts']['text']}", "read: results/alone/index.html"]
+    assert not alone.project.planned(alone.config)

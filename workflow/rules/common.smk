@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from snakemake.logging import logger
+
 from soma import layout
 from soma.accounting.schedule import nodes_of, warning_of, workers_of
 from soma.accounting.size import training_megabytes
@@ -13,7 +15,7 @@ from soma.cli import forks
 from soma.config.campaign import BASE, merge, merged, resolve
 from soma.errors import SomaError
 from soma.files import disk_errors
-from soma.files.atomic import write_json
+from soma.files.atomic import read_json, write_json
 from soma.plan import make_plan
 from soma.training import finished
 from soma.workflow import provenance
@@ -235,29 +237,31 @@ def write_report():
         "-m",
         "snakemake",
         "--nolock",
-        "--quiet",
-        "all",
         "--cores",
         "1",
         "--snakefile",
         own("Snakefile"),
     ]
     command += ["--configfile", str(overlay), "--report", str(target)]
-    if subprocess.run(command, check=False).returncode == 0:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode == 0:
         mend(target)
     else:
-        print(
-            f"The report was not written; see above, or run: {' '.join(command)}",
-            file=sys.stderr,
+        logger.error(
+            f"{done.stderr}The report was not written; see above, or run: {' '.join(command)}"
         )
 
 
 def finish():
-    """Write the records of a run that succeeded and, if the campaign is complete, its report and manifest."""
+    """Write the records of a run that succeeded and, if the campaign is complete, its report and manifest.
+
+    Then say what became of the claims, and which page to open.
+    """
     folder = Path(placed(RESULTS))
     with errors_as_one_sentence():
         contents = Contents(folder)
-        if all(Path(f).exists() for f in rules.all.input):
+        complete = all(Path(f).exists() for f in rules.all.input)
+        if complete:
             if not MODULE:  # Snakemake's report is of the whole workflow
                 write_report()
             write_manifest(folder, contents)
@@ -266,6 +270,11 @@ def finish():
         finished.forget(
             Path(placed(RESUME)), lambda record: placed(f"{RUNS}/{record}") in known
         )
+        if complete:
+            logger.info(
+                f"claims: {read_json(folder / 'numbers.json')['counts']['text']}"
+            )
+            logger.info(f"read: {folder / 'index.html'}")
 
 
 def flag(name, value):

@@ -67,6 +67,8 @@ class Copy:
         for target in targets:
             (self.folder / target).unlink(missing_ok=True)
         words = shlex.split(command)
+        if "--log" in words:  # what the command has to say is wanted here, not in a file of the copy
+            del words[(at := words.index("--log")) : at + 2]
         call = [sys.executable, *words[words.index("-m") :]]
         done = subprocess.run(call, cwd=self.folder, env=os.environ, capture_output=True, text=True, check=False)
         agreement = Agreement(ALLOWED)

@@ -24,6 +24,8 @@ from soma.workflow.progress.tally import Tally, duration
 
 _LAST = 20
 """Lines of a failed job's log that are shown."""
+_LARGEST = 4
+"""Rules that are named at the end of a run with the time that their jobs took."""
 _ROUTINE = (
     "host: ",
     "Building DAG of jobs",
@@ -142,7 +144,7 @@ class LogHandler(LogHandlerBase):
         self._out.update(now)
         if self._tally.done == self._tally.total:
             self._out.stop()
-            shares = [f"{name} {duration(spent)} ({share:.0%})" for name, spent, share in self._tally.shares(0.05)]
+            shares = [f"{name} {duration(spent)} ({share:.0%})" for name, spent, share in self._tally.shares(_LARGEST)]
             number = f"{self._tally.total} job{'s' if self._tally.total > 1 else ''}"
             self._out.line(f"{number} done in {duration(now - self._tally.began)}", style="bold green")
             if shares:

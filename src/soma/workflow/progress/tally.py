@@ -100,19 +100,19 @@ class Tally:
         together = max(spent / max(now - self.began, 1e-9), 1.0)
         return work / together, known
 
-    def shares(self, least: float) -> list[tuple[str, float, float]]:
+    def shares(self, most: int) -> list[tuple[str, float, float]]:
         """Return rule, seconds and share of all jobs' time, largest first.
 
-        Rules below a share of `least` are one entry, `others`, at the end.
+        Rules beyond `most` are one entry, `others`, at the end.
         """
         seconds = {rule: sum(jobs.took) for rule, jobs in self.rules.items()}
         total = sum(seconds.values())
         if total <= 0:
             return []
         ordered = sorted(seconds.items(), key=lambda item: -item[1])
-        large = [(rule, spent, spent / total) for rule, spent in ordered if spent / total >= least]
-        rest = total - sum(spent for _, spent, _ in large)
-        return [*large, ("others", rest, rest / total)] if rest > 0 else large
+        rest = sum(spent for _, spent in ordered[most:])
+        shown = [*ordered[:most], *([("others", rest)] if rest > 0 else [])]
+        return [(rule, spent, spent / total) for rule, spent in shown]
 
 
 def duration(seconds: float) -> str:
