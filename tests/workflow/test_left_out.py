@@ -10,10 +10,8 @@ from soma.config.campaign import BASE, merge, merged, resolve
 from soma.config.products import Products
 from soma.plan import make_plan
 from tests import short_campaign
-from tests.project import ROOT, Project
+from tests.project import ROOT, planned_jobs
 from tests.short_campaign import OPTIONAL
-
-ARMS = {"soma-n2": {"seeds": [0]}, "spsa-n1-p8": {"seeds": [0]}}
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +45,12 @@ def test_every_product_has_something_that_goes_with_it():
         assert sum(len(getattr(fewer, k)) for k in kinds) < sum(len(getattr(whole, k)) for k in kinds), name
 
 
-def test_the_comparison_alone_runs_to_its_page(tmp_path):
-    project = Project(tmp_path)
-    config = short_campaign.checkout(project, "alone", {}, ARMS)
-    project.overlay({"products": short_campaign.COMPARISON}, base=config)
-    assert {"measure", "choose", "evaluate_chosen"}.isdisjoint(project.planned(config))
-    project.snakemake(config=config)
-    results = tmp_path / "results/alone"
+def test_the_comparison_alone_runs_to_its_page(comparison):
+    said = comparison.snakemake("-n", "--forceall", config=short_campaign.OVERLAY)
+    jobs = planned_jobs(said.stdout + said.stderr)
+    assert {"train_expert_with_leg", "evaluate"} <= jobs.keys()
+    assert {"measure", "choose", "evaluate_chosen"}.isdisjoint(jobs)
+    results = comparison.folder / "results/comparison"
     assert {folder.name for folder in (results / "runs").iterdir()} == {
         "soma-n2-s0", "spsa-n1-p8-s0", *(folder.name for folder in (results / "runs").glob("seed*"))
     }  # fmt: skip
@@ -65,4 +62,4 @@ def test_the_comparison_alone_runs_to_its_page(tmp_path):
         assert kept in text
         assert gone not in text
     assert json.loads((results / "numbers.json").read_text())["controls"] == {}
-    assert not project.planned(config)
+    assert not comparison.planned(short_campaign.OVERLAY)
