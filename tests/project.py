@@ -11,6 +11,8 @@ from pathlib import Path
 
 import yaml
 
+from tests import zygote
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -23,6 +25,14 @@ def planned_jobs(said: str) -> dict[str, int]:
     counts = {line.split()[0]: int(line.split()[1]) for line in table.group(1).splitlines()}
     counts.pop("all", None)
     return counts
+
+
+def whole(done: subprocess.CompletedProcess[str], check: bool) -> subprocess.CompletedProcess[str]:
+    """Return a process that has ended; fail if it was to succeed and did not."""
+    if check and done.returncode:
+        words = " ".join(map(str, done.args))
+        raise AssertionError(f"{words} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
+    return done
 
 
 class Project:
@@ -49,18 +59,18 @@ class Project:
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "-m", *words]
 
-    def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run `python -m WORDS` in the folder."""
-        done = subprocess.run(
-            self.command(*words), cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
-        )
-        if check and done.returncode:
-            raise AssertionError(f"{' '.join(words)} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
-        return done
+    def run(self, *words: str, check: bool = True, alone: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run `python -m WORDS` in the folder, as a fork (tests.zygote) or, alone, as a process that imports."""
+        if alone:
+            options = {"cwd": self.folder, "env": self.environment, "check": False}
+            done = subprocess.run(self.command(*words), capture_output=True, text=True, **options)
+        else:
+            done = zygote.run(list(words), self.folder, self.environment)
+        return whole(done, check)
 
-    def snakemake(self, *words: str, config: str = "config/toy.yaml", cores: int = 2, check: bool = True):
+    def snakemake(self, *words: str, config: str = "config/toy.yaml", cores: int = 2, **how: bool):
         files = ["--configfile", config] if config else []  # last, since it takes all following words
-        return self.run("snakemake", *words, "--cores", str(cores), *files, check=check)
+        return self.run("snakemake", *words, "--cores", str(cores), *files, **how)
 
     def planned(self, config: str = "config/toy.yaml") -> dict[str, int]:
         """Return the jobs of a dry run by rule, without `all` and other rules that do no work."""

@@ -11,6 +11,8 @@ from tests.project import Project
 OPTIONAL = [name for name, field in Products.model_fields.items() if not field.is_required() and name != "rates"]
 COMPARISON = dict.fromkeys(OPTIONAL) | {"rates": {}}
 """Products of a campaign that compares arms of equal size, and has nothing else."""
+BUDGET = 6.0e9
+"""Operations of an arm that is to have learnt something."""
 
 
 def checkout(project: Project, name: str, compute: dict[str, Any], arms: dict[str, dict[str, Any]]) -> str:

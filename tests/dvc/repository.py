@@ -19,7 +19,8 @@ from soma.config.campaign import merge, read_yaml, resolve
 from soma.files.atomic import write_json
 from soma.plan import Plan, make_plan
 from soma.report.metrics import collect, headline
-from tests.project import ROOT, Project, planned_jobs
+from tests import zygote
+from tests.project import ROOT, Project, planned_jobs, whole
 
 RESULTS = Path("results/tiny")
 OVERLAY = "config/tiny.yaml"
@@ -65,14 +66,11 @@ class Repository:
 
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command of this environment in the folder and return the process with its output."""
-        module = {"dvc", "snakemake", "soma"} & {words[0]}
-        command = Project.command(self, *("soma.cli" if w == "soma" else w for w in words)) if module else list(words)
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
-        )
-        if check and done.returncode:
-            raise AssertionError(f"{' '.join(words)} failed:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}")
-        return done
+        if words[0] in ("dvc", "snakemake", "soma"):
+            words = ("soma.cli", *words[1:]) if words[0] == "soma" else words
+            return whole(zygote.run(list(words), self.folder, self.environment), check)
+        options = {"cwd": self.folder, "env": self.environment, "check": False}
+        return whole(subprocess.run(words, capture_output=True, text=True, **options), check)
 
     def dvc(self, *words: str, check: bool = True) -> str:
         done = self.run("dvc", *words, check=check)

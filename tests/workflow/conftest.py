@@ -1,4 +1,4 @@
-"""Campaigns that the tests of this folder share: toy, and one that compares two arms and has nothing else."""
+"""Campaigns that the tests of this folder share: the toy campaign, and a comparison of two arms."""
 
 import subprocess
 from dataclasses import dataclass
@@ -17,16 +17,17 @@ def toy(tmp_path_factory) -> Project:
     project = Project(tmp_path_factory.mktemp("toy"))
     for words in (("init", "--quiet"), ("add", "--all"), (*_AUTHOR, "commit", "--quiet", "--message", "toy")):
         subprocess.run(["git", *words], cwd=project.folder, check=True)  # run records contain the commit
-    project.snakemake()
+    project.snakemake(alone=True)
     return project
 
 
 @dataclass(frozen=True)
-class Alone:
-    """The campaign `alone`, run once."""
+class Comparison:
+    """A campaign that compares two arms and has nothing else, after it has run once."""
 
     project: Project
     config: str
+    """Its overlay."""
     planned: dict[str, int]
     """Its jobs by rule."""
     said: list[str]
@@ -34,11 +35,11 @@ class Alone:
 
 
 @pytest.fixture(scope="session")
-def alone(tmp_path_factory) -> Alone:
-    """Return the comparison of two arms alone, run from scratch to its page; tests must not change it."""
-    project = Project(tmp_path_factory.mktemp("alone"))
-    arms = {"soma-n2": {"seeds": [0]}, "spsa-n1-p8": {"seeds": [0]}}
-    config = short_campaign.checkout(project, "alone", {}, arms)
+def comparison(tmp_path_factory) -> Comparison:
+    """Return the campaign `comparison`, run from nothing to its page; tests must not change it."""
+    project = Project(tmp_path_factory.mktemp("comparison"))
+    arms = {arm: {"seeds": [0], "operations": short_campaign.BUDGET} for arm in ("soma-n2", "spsa-n1-p8")}
+    config = short_campaign.checkout(project, "comparison", {}, arms)
     project.overlay({"products": short_campaign.COMPARISON}, base=config)
     planned = project.planned(config)
-    return Alone(project, config, planned, project.snakemake(config=config).stderr.splitlines())
+    return Comparison(project, config, planned, project.snakemake(config=config).stderr.splitlines())

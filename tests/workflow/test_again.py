@@ -12,28 +12,28 @@ import pytest
 from soma.catalogue import Catalogue
 from soma.files.hashes import sha256_file
 from tests.project import ROOT, Project
-from tests.workflow.conftest import Alone
+from tests.workflow.conftest import Comparison
 
 pytestmark = pytest.mark.workflow
-RESULTS = Path("results/alone")
+RESULTS = Path("results/comparison")
 CATALOGUE = Catalogue({"fixed_size", "rates"})
 
 
 @pytest.fixture
-def copy(alone: Alone, tmp_path: Path) -> Project:
+def copy(comparison: Comparison, tmp_path: Path) -> Project:
     """Return a copy of the campaign to work in."""
-    return Project.copy_of(alone.project, tmp_path / "copy")
+    return Project.copy_of(comparison.project, tmp_path / "copy")
 
 
 def hashes(folder: Path) -> dict[str, str]:
     return {str(path): sha256_file(path) for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_regenerate_tells_whether_everything_came_out_as_published(alone, copy):
+def test_regenerate_tells_whether_everything_came_out_as_published(comparison, copy):
     """Byte for byte; then with a page that was edited, and a file of rows that was not pulled."""
     results = copy.folder / RESULTS
     before = hashes(results)
-    words = ("soma.cli", "regenerate", "--configfile", alone.config)
+    words = ("soma.cli", "regenerate", "--configfile", comparison.config)
     [line] = copy.run(*words).stdout.splitlines()
     number = rf"{len(CATALOGUE.tables)} tables, {len(CATALOGUE.figures)} figures and \d+ other results"
     assert re.match(rf"{RESULTS}: {number} made again from rows; all came out as published \(\d+ byte for byte", line)
@@ -49,10 +49,10 @@ def test_regenerate_tells_whether_everything_came_out_as_published(alone, copy):
     assert "Traceback" not in done.stderr
 
 
-def test_a_command_that_fails_again_tells_why(alone, copy):
+def test_a_command_that_fails_again_tells_why(comparison, copy):
     source = copy.folder / "src/soma/report/summary.py"
     source.write_text(source.read_text() + "\nraise SystemExit('broken here')\n")
-    done = copy.run("soma.cli", "regenerate", "--configfile", alone.config, check=False)
+    done = copy.run("soma.cli", "regenerate", "--configfile", comparison.config, check=False)
     assert done.returncode == 1
     assert "README.md, 2 file(s) regenerated: differs in exit status: broken here" in done.stdout
 
@@ -71,11 +71,11 @@ def tools(project: Project) -> Path:
     return folder.parent
 
 
-def test_make_shows_that_the_published_campaign_comes_out_again(alone, copy):
+def test_make_shows_that_the_published_campaign_comes_out_again(comparison, copy):
     environment = tools(copy)
     (environment / ".soma-installed").touch()
     (copy.folder / RESULTS / "report.html").unlink()
-    command = ["make", "VENV=env", "CAMPAIGN=alone", f"CONFIG={alone.config}"]
+    command = ["make", "VENV=env", "CAMPAIGN=comparison", f"CONFIG={comparison.config}"]
     done = subprocess.run(command, cwd=copy.folder, env=copy.environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()

@@ -8,13 +8,12 @@ import re
 import pytest
 import yaml
 
-from tests import short_campaign
 from tests.examples import blocks, own_methods
 from tests.project import Project
+from tests.short_campaign import BUDGET
 
 pytestmark = pytest.mark.workflow
 
-BUDGET = 6.0e9
 OWN = {"signs": "SignSPSALearner N=1", "convolution": "ConvolutionLearner N=1"}
 """An estimator of one's own on the package's expert, and a module that is neither LSTM nor GRU, with their labels."""
 
@@ -25,29 +24,26 @@ def rows(path):
 
 
 @pytest.fixture(scope="module")
-def campaign(tmp_path_factory):
-    """Run the comparison with both; return its checkout and its overlay."""
-    project = Project(tmp_path_factory.mktemp("own"))
+def campaign(comparison, tmp_path_factory):
+    """Add both to the comparison and run it; return its checkout and its overlay."""
+    project = Project.copy_of(comparison.project, tmp_path_factory.mktemp("own") / "copy")
     own_methods(project.folder)
     project.environment["PYTHONPATH"] += f"{os.pathsep}{project.folder}"
     [convolution] = [text for text in blocks("extending.md", "yaml") if "convolution" in text]
     given = {"seeds": [0], "operations": BUDGET}
     arms = {
-        "soma-n2": given,
-        "spsa-n1-p8": given,
         "signs": {"recipe": "wide-local", "width": 16, "method": "sign_spsa:SignSPSALearner", **given},
         "convolution": yaml.safe_load(convolution)["arms"]["convolution"] | given,
     }
-    base = short_campaign.checkout(project, "own", {}, arms)
-    products = short_campaign.COMPARISON | {"fixed_size": {"also": list(OWN)}}
-    config = project.overlay({"products": products}, base=base)
+    config = project.overlay({"arms": arms, "products": {"fixed_size": {"also": list(OWN)}}}, base=comparison.config)
+    assert project.planned(config)["train_expert_with_leg"] == len(OWN)
     project.snakemake(config=config)
     return project, config
 
 
 def test_they_stand_in_figure_1_and_table_4_for_the_operations_of_the_others(campaign):
     project, _ = campaign
-    results = project.folder / "results/own"
+    results = project.folder / "results/comparison"
     drawn = {row["arm"]: row for row in rows(results / "figures/figure1.csv") if row["source"] == "measured"}
     table = rows(results / "tables/table4.csv")
     row_of = {cell["text"]: cell["row"] for cell in table if cell["column"] == "method"}
