@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
-from tests import short_campaign
-from tests.project import Project, planned_jobs
+from tests import short_campaign, zygote
+from tests.project import Project, planned_jobs, whole
 
 
 def snakemake_in(project: Project, folder: Path, *words: str) -> str:
     """Run Snakemake in a folder with the code of the project, and return what it said."""
-    command = [sys.executable, "-m", "snakemake", *words]
-    done = subprocess.run(command, cwd=folder, env=project.environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    done = whole(zygote.run(["snakemake", *words], folder, project.environment), check=True)
     return done.stdout + done.stderr
 
 

@@ -52,8 +52,7 @@ def serve() -> None:
     for name in LIBRARIES:
         importlib.import_module(name)
     sys.path = [path for path in sys.path if path]  # that of this process, for `-c`
-    gc.collect()
-    gc.freeze()
+    gc.disable()  # a fork ends soon, and would look for garbage among all of these libraries
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:
