@@ -41,6 +41,15 @@ def overlay(number):
     return resolve(merge(read_yaml(ROOT / "config/config.yaml"), yaml.safe_load(text)))
 
 
+def test_the_study_of_the_example_needs_no_run_that_the_campaign_lacks():
+    [text] = [text for text in blocks(PAGE, "yaml") if "study:" in text]
+    base = read_yaml(ROOT / "config/config.yaml")
+    before, after = make_plan(resolve(base)), make_plan(resolve(merge(base, yaml.safe_load(text))))
+    assert after.runs == before.runs
+    assert "study" in after.config.catalogue.tables
+    assert "study" not in before.config.catalogue.tables
+
+
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     """Write the page's modules into a folder of the path."""

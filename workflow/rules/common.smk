@@ -6,16 +6,18 @@ from functools import cache
 from pathlib import Path
 
 from snakemake.logging import logger
+from snakemake.settings.types import DeploymentMethod
+from snakemake.sourcecache import LocalSourceFile
 
 from soma import layout
 from soma.accounting.schedule import nodes_of, warning_of, workers_of
 from soma.accounting.size import training_megabytes
 from soma.catalogue import CHOSEN, FRONT, METRICS, PAGE
-from soma.cli import forks
+from soma.cli import forks, image
 from soma.config.campaign import BASE, merge, merged, resolve
 from soma.errors import SomaError
 from soma.files import disk_errors
-from soma.files.atomic import read_json, write_json
+from soma.files.atomic import read_json, write_bytes, write_json
 from soma.plan import make_plan
 from soma.training import finished
 from soma.workflow import provenance
@@ -38,20 +40,34 @@ def errors_as_one_sentence():
         raise WorkflowError(disk_errors.sentence(error) or str(error)) from None
 
 
-PLACE = Path(str(workflow.current_basedir)).parents[1]
+RULES = workflow.current_basedir
 
 
 def own(name):
     """Return the path of a file of the workflow itself, which `--directory` does not move.
 
     It is relative where the workflow runs in its own place, since a file recorded by another name is a reason to run again.
+    For the same reason, a file of a workflow that Snakemake reads from a repository (`--snakefile gh:…`, `git+file:…`) is
+    copied below the working directory: Snakemake's own copy has another name in every run.
     """
-    return name if PLACE.resolve() == Path.cwd() else str(PLACE / name)
+    source = RULES.join(f"../../{name}")
+    if isinstance(RULES, LocalSourceFile):
+        place = Path(str(source))
+        return name if place.resolve() == Path(name).resolve() else str(place)
+    copy, content = (
+        Path(".snakemake/soma", name),
+        Path(workflow.sourcecache.get_path(source)).read_bytes(),
+    )
+    if not copy.exists() or copy.read_bytes() != content:
+        write_bytes(copy, content)
+    return str(copy)
 
 
 # Whether another workflow uses this one: `module soma: snakefile: "…/Snakefile"`.
 MODULE = not workflow.modifier.is_main_snakefile()
 PATHS = workflow.modifier.path_modifier
+# Whether every job runs in soma.sif, by `--sdm apptainer`.
+IN_IMAGE = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
 
 
 def placed(path):
@@ -114,7 +130,9 @@ def results():
 # What shell commands need of the globals: in a module they are formatted with those of the other workflow. As functions
 # of `output`, these parameters are no reason to run again: Snakemake does not record them.
 CALL = {
-    "soma": lambda wc, output: f"{shlex.quote(sys.executable)} -m soma.cli",
+    "soma": lambda wc, output: (
+        image.command() if IN_IMAGE else f"{shlex.quote(sys.executable)} -m soma.cli"
+    ),
     "results": lambda wc, output: results(),
     "threads": lambda wc, output: CONFIG.compute.threads,
 }
@@ -240,7 +258,7 @@ def write_report():
         "--cores",
         "1",
         "--snakefile",
-        own("Snakefile"),
+        workflow.main_snakefile,
     ]
     command += ["--configfile", str(overlay), "--report", str(target)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
