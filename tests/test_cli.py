@@ -169,3 +169,36 @@ def test_the_end_of_standard_output(tmp_path: Path) -> None:
     assert "Exception ignored" not in done.stderr
     shell = f"{sys.executable} -m soma.cli plan --configfile config/toy.yaml 2> /dev/null >&-"
     assert subprocess.run(["sh", "-c", shell], cwd=ROOT, env=environment).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        (["re"], {"regenerate", "replay"}),
+        (["regenerate", "--w"], {"--workers"}),
+        (["models", "config/t"], {"config/toy.yaml"}),
+        (["export", "--iterate", "a"], {"average"}),
+    ],
+)
+def test_a_shell_completes_subcommands_options_files_and_choices(typed: list[str], offered: set[str]) -> None:
+    script = """
+        source <(SOMA --print-completion bash)
+        complete -p soma > /dev/null || exit 1
+        COMP_WORDS=(soma "$@"); COMP_CWORD=$#; COMP_LINE="soma $*"; COMP_POINT=${#COMP_LINE}
+        name=$(complete -p soma | sed "s/.*-F \\([^ ]*\\).*/\\1/")
+        "$name" soma "${!#}" "${COMP_WORDS[COMP_CWORD-1]}" 2> /dev/null
+        printf "%s\\n" "${COMPREPLY[@]}"
+    """
+    words = ["bash", "-c", script.replace("SOMA", f"{sys.executable} -m soma.cli"), "bash", *typed]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == offered
+
+
+@pytest.mark.parametrize(("shell", "registers"), [("zsh", "#compdef soma"), ("tcsh", "complete soma")])
+def test_other_shells_have_scripts_too(shell: str, registers: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--print-completion", shell])
+    assert not stop.value.code
+    said = capsys.readouterr().out
+    assert registers in said
+    assert "regenerate" in said

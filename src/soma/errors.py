@@ -9,7 +9,7 @@ class SomaError(Exception):
 
 _WORKFLOW = (
     "dvc", "filelock", "jinja2", "markdown_it", "matplotlib", "pandas", "pathspec", "pyarrow", "rich", "shtab",
-    "snakemake", "yaml",
+    "snakemake", "snakemake_interface_logger_plugins", "yaml",
 )  # fmt: skip
 EXTRAS = {
     "huggingface_hub": "hub",

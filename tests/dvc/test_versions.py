@@ -13,6 +13,7 @@ LOSSES = RESULTS / "measurements/losses.parquet"
 
 
 def test_a_new_version_is_recorded_compared_and_left_again(copy):
+    copy.run("git", "tag", "v0.1.0")
     copy.configure(cache={"type": "hardlink"})
     copy.dvc("checkout", "--relink")
     locked = (copy.folder / "dvc.lock").read_text()
@@ -31,16 +32,18 @@ def test_a_new_version_is_recorded_compared_and_left_again(copy):
     assert "up to date" in copy.dvc("status")
     assert copy.dvc("repro", "--dry").count("didn't change, skipping") == 5
     copy.commit("A label")
-    assert "-0.125" in copy.dvc("metrics", "diff", "HEAD~1")
-    assert "arms.soma-n2.label" in copy.dvc("params", "diff", "HEAD~1")
+    for versions in (("v0.1.0",), ("v0.1.0", "HEAD")):
+        lines = copy.dvc("metrics", "diff", *versions).splitlines()
+        assert [line.split()[-1] for line in lines if "loss soma-n2" in line] == ["-0.125"]
+    assert "arms.soma-n2.label" in copy.dvc("params", "diff", "v0.1.0")
     assert "loss soma-n2" in copy.dvc("metrics", "show")
-    copy.dvc("plots", "diff", "HEAD~1")
+    copy.dvc("plots", "diff", "v0.1.0")
     drawn = (copy.folder / "dvc_plots/index.html").read_text()
     assert [
         part in drawn for part in ("Test loss against operations at equal total size (Figure 1)", '"2.5"', '"2.375"')
     ] == [True] * 3
 
-    copy.run("git", "checkout", "--quiet", "HEAD~1")
+    copy.run("git", "checkout", "--quiet", "v0.1.0")
     # Settings, records and tables are from the old version, losses from the new one: they must count as outdated.
     assert "summarise" in copy.planned()
     copy.dvc("checkout")
@@ -51,6 +54,27 @@ def test_a_new_version_is_recorded_compared_and_left_again(copy):
     found = copy.run("soma", "verify", str(RESULTS), check=False)
     assert found.returncode == 1
     assert found.stdout.startswith(f"wrong    {TABLE}\n")
+
+
+def test_plots_of_two_versions_are_drawn_without_a_network(copy, browser):
+    copy.run("git", "tag", "v0.1.0")
+    write_metrics(copy, -0.125)
+    copy.commit("Lower losses")
+    copy.dvc("plots", "diff", "v0.1.0", "HEAD")
+    tab, asked = browser.new_page(), []
+    tab.on("request", lambda request: request.url.startswith(("file:", "data:")) or asked.append(request.url))
+    tab.goto((copy.folder / "dvc_plots/index.html").as_uri())
+    tab.wait_for_selector("canvas, svg.marks")
+    assert asked == []
+    tab.close()
+
+
+def test_a_model_is_fetched_by_its_name_and_version(copy, tmp_path):
+    copy.run("git", "tag", "--annotate", "--message", "A model", "soma-n2@v0.1.0")  # DVC overlooks other tags
+    copy.dvc("artifacts", "get", str(copy.folder), "soma-n2", "--rev", "v0.1.0", "--out", str(tmp_path / "model"))
+    run = copy.folder / RESULTS / "runs/soma-n2-s0"
+    [weights] = run.rglob("weights.safetensors")
+    assert (tmp_path / "model" / weights.relative_to(run)).read_bytes() == weights.read_bytes()
 
 
 def test_a_campaign_of_several_sittings_is_recorded_as_it_comes(copy, tmp_path):

@@ -1,4 +1,4 @@
-"""The models of a campaign that a page shows: the best by validation, and the monolith that cost as much."""
+"""The models of a campaign: those that can be exported, and of these the best and its monolith, which a page shows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from soma.cli import main
 from soma.commands.models import shown
 from soma.config.training import Training
 from soma.errors import SomaError
@@ -24,6 +25,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "spsa-n1-short-s1": {"experts": 1, "updates": 10, "seed": 1},
     "spsa-n1-wide-s1": {"experts": 1, "updates": 10, "seed": 1, "width": 16},
     "bptt-n4-s1": {"experts": 4, "updates": 10, "seed": 1, "method": "bptt"},
+    "eggroll-n1-s0": {"experts": 1, "updates": 10, "seed": 0, "method": "eggroll", "start": "random"},
 }
 LOSSES = {  # on validation and on test: the best on test is not the best on validation, and backpropagation is on both
     "soma-n4-s0": (2.2, 2.0),
@@ -52,6 +54,23 @@ def results(tmp_path: Path) -> Path:
     ]
     write_rows(tmp_path / "measurements/losses.parquet", pd.DataFrame(rows).astype({"seed": "Int64"}))
     return tmp_path
+
+
+def test_what_can_be_exported_is_listed_with_its_loss_and_how_to_get_it(results, capsys, monkeypatch):
+    monkeypatch.chdir(results.parent)
+    place = Path(results.name)
+    (place / "runs/soma-n4-s0/000/weights.safetensors").unlink()
+    assert main(["models", str(place)]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["run", "N", "width", "parameters", "test", "loss"]
+    listed = {row[0]: row[1:] for line in lines if (row := line.split())[0] in RUNS}
+    assert listed.keys() == RUNS.keys() - {"eggroll-n1-s0"}
+    assert listed["soma-n4-s1"][:2] + listed["soma-n4-s1"][3:] == ["4", "8", "2.300"]
+    assert listed["soma-n4-s0"][3:] == ["2.000", "dvc", "pull", f"{place}/runs/soma-n4-s0"]
+    assert listed["spsa-n1-wide-s1"][1::2] == ["16", "-"]
+    assert [listed[run][2] for run in ("spsa-n1-d8-s0", "soma-n4-s0")] == ["3,096", "12,384"]
+    assert "not listed: 0 runs whose weights are not shipped, 1 that are no ensembles of LSTM experts" in lines
+    assert main(["models", str(place / "measurements")]) == 1
 
 
 def test_validation_chooses_the_best_and_no_loss_chooses_the_monolith_beside_it(results: Path) -> None:
