@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+import yaml
+
 from tests import short_campaign, zygote
-from tests.project import Project, planned_jobs, whole
+from tests.project import ROOT, Project, planned_jobs, whole
 
 
 def snakemake_in(project: Project, folder: Path, *words: str) -> str:
@@ -83,3 +89,69 @@ rule mine:
     snakemake_in(project, elsewhere, "--quiet", "all", *words, "under/results/short/sets/test.parquet")
     assert (elsewhere / "under/results/short/provenance.json").is_file()
     assert not list((elsewhere / "under/results/short/resume").glob("*/*/finished"))
+
+
+def repository(project: Project) -> Path:
+    """Make the checkout a repository with one commit, tagged, and take its files away; return its folder."""
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x@y.z"]
+    names = ["Snakefile", "config", "docs", "workflow"]
+    for words in (["init", "--quiet"], ["add", *names], ["commit", "--quiet", "-m", "x"], ["tag", "v1"]):
+        subprocess.run([*git, *words], cwd=project.folder, check=True)
+    for name in names:
+        (project.folder / name).rename(project.folder / f"away-{name}")
+    return project.folder
+
+
+def test_the_workflow_runs_from_a_repository_that_snakemake_reads(project: Project, tmp_path_factory) -> None:
+    """`git+file:` is read as `gh:` and `github(...)` are: file by file, without a checkout."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    toy, planned = project.folder / "toy.yaml", project.planned()
+    toy.write_text((project.folder / "config/toy.yaml").read_text())
+    overlay = project.folder / "short.yaml"
+    overlay.write_text((project.folder / short_campaign.checkout(project, "short", {}, {})).read_text())
+    for name in ("text", "elsewhere"):
+        os.rename(project.folder / name, elsewhere / name)
+    source = f"git+file://{repository(project)}/workflow/Snakefile@v1"
+    words = ["--snakefile", source, "--cores", "1"]
+    assert planned_jobs(snakemake_in(project, elsewhere, "-n", *words, "--configfile", str(toy))) == planned != {}
+    words += ["--configfile", str(overlay), "--"]
+    table = "results/short/tables/table2.md"  # reads config/paper_values.yaml
+    snakemake_in(project, elsewhere, "--quiet", "all", *words, "data", table)
+    assert (elsewhere / "results/short/sets/test.parquet").is_file()
+    assert (elsewhere / "results/short/provenance.json").is_file()
+    assert planned_jobs(snakemake_in(project, elsewhere, "-n", *words, "data", table)) == {}
+
+
+def test_a_module_is_read_from_a_repository(project: Project, tmp_path_factory) -> None:
+    """As `snakedeploy` writes it, but for the place of the repository."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    overlay = elsewhere / "short.yaml"
+    overlay.write_text((project.folder / short_campaign.checkout(project, "short", {}, {})).read_text())
+    (elsewhere / "Snakefile").write_text(
+        f"""
+configfile: "short.yaml"
+
+module soma:
+    snakefile: gitfile({str(repository(project))!r}, path="workflow/Snakefile", tag="v1")
+    config: config
+
+use rule * from soma
+"""
+    )
+    plan = planned_jobs(snakemake_in(project, elsewhere, "-n", "--cores", "1"))
+    assert plan.keys() >= {"download", "train_expert", "table", "page"}
+
+
+def test_the_catalogue_of_workflows_finds_what_it_looks_for(project: Project) -> None:
+    """A description with known keys, a configuration's README, and a small campaign in `.test`."""
+    usage = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text())["usage"]
+    assert usage.keys() == {"mandatory-flags", "software-stack-deployment", "report"}
+    assert usage["mandatory-flags"].keys() == {"desc", "flags"}
+    assert usage["software-stack-deployment"].keys() == {"conda", "apptainer", "apptainer+conda"}
+    assert (ROOT / "workflow/Snakefile").is_file()
+    assert (ROOT / "config/README.md").is_file()
+    shutil.copytree(ROOT / ".test", project.folder / ".test", symlinks=True)
+    words = ["--directory", ".test", "--configfile", ".test/config/config.yaml"]
+    plan = planned_jobs(snakemake_in(project, project.folder, "-n", "--cores", "1", *words))
+    flags = usage["mandatory-flags"]["flags"].split()
+    assert plan == planned_jobs(snakemake_in(project, project.folder, "-n", "--cores", "1", *flags)) != {}

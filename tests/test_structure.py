@@ -26,7 +26,7 @@ from tests.examples import module_at
 from tests.project import ROOT
 
 SOURCE = ROOT / "src/soma"
-RULES = [ROOT / "Snakefile", *sorted((ROOT / "workflow/rules").glob("*.smk"))]
+RULES = [ROOT / "workflow/Snakefile", *sorted((ROOT / "workflow/rules").glob("*.smk"))]
 COMMAND = re.compile(r'"\{params\.soma\} ([\w-]+)')
 
 ARCHITECTURE = module_at(ROOT / "docs/architecture.py")

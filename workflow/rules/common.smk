@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from snakemake.logging import logger
+from snakemake.sourcecache import LocalSourceFile
 
 from soma import layout
 from soma.accounting.schedule import nodes_of, warning_of, workers_of
@@ -15,7 +16,7 @@ from soma.cli import forks
 from soma.config.campaign import BASE, merge, merged, resolve
 from soma.errors import SomaError
 from soma.files import disk_errors
-from soma.files.atomic import read_json, write_json
+from soma.files.atomic import read_json, write_bytes, write_json
 from soma.plan import make_plan
 from soma.training import finished
 from soma.workflow import provenance
@@ -38,15 +39,27 @@ def errors_as_one_sentence():
         raise WorkflowError(disk_errors.sentence(error) or str(error)) from None
 
 
-PLACE = Path(str(workflow.current_basedir)).parents[1]
+RULES = workflow.current_basedir
 
 
 def own(name):
     """Return the path of a file of the workflow itself, which `--directory` does not move.
 
     It is relative where the workflow runs in its own place, since a file recorded by another name is a reason to run again.
+    For the same reason, a file of a workflow that Snakemake reads from a repository (`--snakefile gh:…`, `git+file:…`) is
+    copied below the working directory: Snakemake's own copy has another name in every run.
     """
-    return name if PLACE.resolve() == Path.cwd() else str(PLACE / name)
+    source = RULES.join(f"../../{name}")
+    if isinstance(RULES, LocalSourceFile):
+        place = Path(str(source))
+        return name if place.resolve() == Path(name).resolve() else str(place)
+    copy, content = (
+        Path(".snakemake/soma", name),
+        Path(workflow.sourcecache.get_path(source)).read_bytes(),
+    )
+    if not copy.exists() or copy.read_bytes() != content:
+        write_bytes(copy, content)
+    return str(copy)
 
 
 # Whether another workflow uses this one: `module soma: snakefile: "…/Snakefile"`.
@@ -240,7 +253,7 @@ def write_report():
         "--cores",
         "1",
         "--snakefile",
-        own("Snakefile"),
+        workflow.main_snakefile,
     ]
     command += ["--configfile", str(overlay), "--report", str(target)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
