@@ -155,3 +155,56 @@ def test_the_catalogue_of_workflows_finds_what_it_looks_for(project: Project) ->
     plan = planned_jobs(snakemake_in(project, project.folder, "-n", "--cores", "1", *words))
     flags = usage["mandatory-flags"]["flags"].split()
     assert plan == planned_jobs(snakemake_in(project, project.folder, "-n", "--cores", "1", *flags)) != {}
+
+
+@pytest.fixture
+def apptainer(tmp_path_factory, monkeypatch) -> Path:
+    """Put a stand-in for Apptainer on the path, and return the folder of the package in its image.
+
+    It runs a command with the Python of the image, and of the host nothing but the system's own tools.
+    """
+    tools, image = tmp_path_factory.mktemp("tools"), tmp_path_factory.mktemp("image")
+    (image / "bin").mkdir()
+    python = f'#!/bin/sh\nPYTHONPATH={image}/src exec {sys.executable} "$@"\n'
+    command = f"""#!/bin/sh
+if [ "$1" = --version ]; then echo apptainer version 1.3.0; exit; fi
+for last; do :; done
+case "$last" in *{sys.executable}*) echo "the command names the Python of the host: $last" >&2; exit 9 ;; esac
+echo "$last" >> {image}/commands
+exec env --ignore-environment PATH={image}/bin:/usr/bin:/bin HOME="$PWD" OMP_NUM_THREADS=1 bash -c "$last"
+"""
+    for path, text in ((image / "bin/python", python), (tools / "apptainer", command)):
+        path.write_text(text)
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    return image
+
+
+def in_the_image(project: Project) -> subprocess.CompletedProcess[str]:
+    """Make the sets of a short campaign by jobs in the image."""
+    overlay = short_campaign.checkout(project, "short", {}, {})
+    (project.folder / "soma.sif").touch()
+    project.environment["PATH"] = os.environ["PATH"]
+    command = ["snakemake", "data", "--sdm", "apptainer", "--cores", "1", "--configfile", overlay]
+    assert planned_jobs(project.run(*command[:2], "-n", *command[2:]).stdout) == {"data": 1, **DATA}
+    return project.run(*command, check=False)
+
+
+DATA = {"download": 2, "encode": 4, "evaluation_set": 3}
+
+
+def test_every_job_runs_in_the_image(project: Project, apptainer: Path) -> None:
+    shutil.copytree(project.folder / "src", apptainer / "src")
+    done = in_the_image(project)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert len((apptainer / "commands").read_text().splitlines()) == sum(DATA.values())
+    assert (project.folder / "results/short/sets/test.parquet").is_file()
+
+
+def test_an_image_of_another_package_is_refused(project: Project, apptainer: Path) -> None:
+    shutil.copytree(project.folder / "src", apptainer / "src")
+    with (apptainer / "src/soma/plan.py").open("a") as file:
+        file.write("# another version\n")
+    done = in_the_image(project)
+    assert done.returncode == 1
+    assert "the image holds another version of the package than the workflow" in done.stdout + done.stderr

@@ -6,13 +6,14 @@ from functools import cache
 from pathlib import Path
 
 from snakemake.logging import logger
+from snakemake.settings.types import DeploymentMethod
 from snakemake.sourcecache import LocalSourceFile
 
 from soma import layout
 from soma.accounting.schedule import nodes_of, warning_of, workers_of
 from soma.accounting.size import training_megabytes
 from soma.catalogue import CHOSEN, FRONT, METRICS, PAGE
-from soma.cli import forks
+from soma.cli import forks, image
 from soma.config.campaign import BASE, merge, merged, resolve
 from soma.errors import SomaError
 from soma.files import disk_errors
@@ -65,6 +66,8 @@ def own(name):
 # Whether another workflow uses this one: `module soma: snakefile: "…/Snakefile"`.
 MODULE = not workflow.modifier.is_main_snakefile()
 PATHS = workflow.modifier.path_modifier
+# Whether every job runs in soma.sif, by `--sdm apptainer`.
+IN_IMAGE = DeploymentMethod.APPTAINER in workflow.deployment_settings.deployment_method
 
 
 def placed(path):
@@ -127,7 +130,9 @@ def results():
 # What shell commands need of the globals: in a module they are formatted with those of the other workflow. As functions
 # of `output`, these parameters are no reason to run again: Snakemake does not record them.
 CALL = {
-    "soma": lambda wc, output: f"{shlex.quote(sys.executable)} -m soma.cli",
+    "soma": lambda wc, output: (
+        image.command() if IN_IMAGE else f"{shlex.quote(sys.executable)} -m soma.cli"
+    ),
     "results": lambda wc, output: results(),
     "threads": lambda wc, output: CONFIG.compute.threads,
 }

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import soma
-from soma.cli import campaign, forks, models, steps
+from soma.cli import campaign, forks, image, models, steps
 from soma.errors import SomaError, lacks_extra
 from soma.files import disk_errors
 
@@ -194,6 +194,7 @@ def _subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
 
 def _run(room: str, command: str, options: dict[str, Any]) -> None:
     """Call the function that a subcommand names, in the module of its name, in a room of `soma`."""
+    image.check()
     if not 1 <= options.get("threads", 1) <= _THREADS:
         raise SomaError(f"--threads is {options['threads']}; give 1 to {_THREADS}.")
     if "threads" in options:
