@@ -1,6 +1,8 @@
 # `make` pulls the reference campaign, makes its tables and figures again, replays a run and writes its report; `make toy`
 # runs everything from raw text at toy size, and `make test` runs the checks. Each sets up .venv first.
 # To use your own environment (conda, a container): make VENV=$CONDA_PREFIX
+# To install with uv, which is faster: make INSTALL="uv --no-config pip install --quiet --python .venv". There is no `uv sync`: its
+# lock would be a second one beside requirements*, with the addresses of one registry, and for one build of torch.
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
@@ -17,7 +19,7 @@ CONFIG :=
 RUN := soma-n2-s0
 OVERLAYS = $(if $(CONFIG),--configfile $(CONFIG))
 
-.PHONY: all toy report setup test lint docs docs-site demo kernel lock snapshot clean
+.PHONY: all toy report setup test lint docs docs-tools docs-site demo kernel lock snapshot clean
 .DEFAULT_GOAL := all
 
 # Tell the user where the outputs are; the page that tells the rest comes last.
@@ -86,8 +88,10 @@ docs: setup  # config/README.md, the JSON schema, docs/architecture.md, and the 
 	$(BIN)/python docs/tutorial.py
 	$(BIN)/python -m soma.report.pages
 
-docs-site: setup  # build/site/index.html: the guides and the reference of the package; nothing is fetched once its builder is here
-	$(BIN)/python -c "import pdoc" 2> /dev/null || $(INSTALL) --require-hashes -r requirements-docs.lock
+docs-tools: setup  # the builder of the site, and jupytext; without them tests/docs skips what needs them
+	$(BIN)/python -c "import pdoc, jupytext" 2> /dev/null || $(INSTALL) --require-hashes -r requirements-docs.lock
+
+docs-site: docs-tools  # build/site/index.html: the guides and the reference of the package; nothing is fetched
 	$(BIN)/python docs/site/build.py build/site
 
 demo: setup  # results/small/demo.html: the best model of the reference campaign, in a browser

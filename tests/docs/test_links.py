@@ -58,7 +58,7 @@ class Parsed(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    pytest.importorskip("pdoc", reason="pdoc is not installed: `make docs-site` installs it")
+    pytest.importorskip("pdoc", reason="pdoc is not installed: make docs-tools")
     folder = tmp_path_factory.mktemp("site")
     subprocess.run([sys.executable, str(ROOT / "docs/site/build.py"), str(folder)], check=True)
     return folder

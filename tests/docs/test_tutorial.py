@@ -22,7 +22,7 @@ def test_the_tutorial_prints_what_it_says():
 
 
 def test_jupytext_reads_it_as_a_notebook():
-    jupytext = pytest.importorskip("jupytext", reason="jupytext is not installed: pip install --group docs")
+    jupytext = pytest.importorskip("jupytext", reason="jupytext is not installed: make docs-tools")
     cells = [cell["source"] for cell in jupytext.read(TUTORIAL.PAGE)["cells"] if cell["cell_type"] == "code"]
     code = [block.rstrip("\n") for block in blocks("tutorial.md", "python")]
     assert [cell for cell in cells if not cell.startswith("%%")] == code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,8 @@ from tiny_model import Tiny
 from soma.errors import EXTRAS
 from soma.inference import Ensemble
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = SETTINGS["project"]
 SCRIPT = """
 import json, sys
 import soma
@@ -123,6 +125,14 @@ def test_a_model_is_used_with_the_wheel_and_its_dependencies_alone(tiny: Tiny, p
         assert done.returncode == 0, done.stderr
         assert f"{score.nats!r}" in done.stdout or command == ["route"]
     assert clean(place, "-m", "soma", "--version").stdout == f"soma {PROJECT['version']}\n"
+
+
+def test_the_wheel_passes_the_test_of_those_that_are_built_for_other_machines(place: Path) -> None:
+    """cibuildwheel runs this command on each wheel: it finds the compiled kernels."""
+    words = shlex.split(SETTINGS["tool"]["cibuildwheel"]["test-command"])
+    assert words[0] == "python"
+    done = clean(place, *words[1:])
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_an_extra_brings_is_asked_for_in_one_sentence(place: Path) -> None:
