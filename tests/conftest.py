@@ -21,6 +21,8 @@ torch.set_num_threads(1)
 
 _LONG = ("workflow", "dvc", "cluster")
 """Folders whose tests share a slow fixture: the toy campaign, a repository, a cluster."""
+_NEXT = ("test_distributed.py", "test_elsewhere.py")
+"""Files that take a minute each."""
 _PATIENT = ("dvc", "cluster")
 """Folders that finish long before the tests of the toy campaign, which should get the processors first."""
 
@@ -32,7 +34,13 @@ def _group(file: str) -> str:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run slow tests first, so that with `-n` no worker starts one at the end."""
-    items.sort(key=lambda item: _LONG.index(g) if (g := _group(str(item.path))) in _LONG else len(_LONG))
+    first = [*_LONG, *_NEXT]
+
+    def place(item: pytest.Item) -> int:
+        group = Path(_group(str(item.path))).name
+        return first.index(group) if group in first else len(first)
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -51,6 +51,7 @@ def serve() -> None:
     """Fork for every line of standard input; answer each with the exit status."""
     for name in LIBRARIES:
         importlib.import_module(name)
+    assert not [name for name in sys.modules if name.startswith("soma")], "a library imports soma from here"
     sys.path = [path for path in sys.path if path]  # that of this process, for `-c`
     gc.disable()  # a fork ends soon, and would look for garbage among all of these libraries
     for line in sys.stdin:

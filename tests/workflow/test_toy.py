@@ -290,8 +290,9 @@ EXACT = ("sizes", "table4", "table6", "table7", "table9", "table11")
 def test_the_tables_are_the_golden_ones(toy):
     """Equal to the last digit on the kind of machine that made them, within the noise of other rounding elsewhere.
 
-    Losses of runs that repeat to bytes are the same everywhere; only sums over documents may round otherwise. After a
-    change that is meant to move numbers: `python -m tests.workflow.golden results/toy`.
+    Losses of runs that repeat to bytes are the same everywhere; only sums over documents may round otherwise, and those
+    of EGGROLL, whose models torch evaluates. After a change that is meant to move numbers:
+    `python -m tests.workflow.golden results/toy`.
     """
     known = json.loads((GOLDEN / "machine.json").read_text())
     same = known == machine()
@@ -315,7 +316,7 @@ def test_the_tables_are_the_golden_ones(toy):
                 assert 1 / 5 < float(ours["value"]) / float(theirs["value"]) < 5, where
             elif theirs["status"] == "measured" and re.fullmatch(r"-?\d+\.\d+", theirs["value"]):
                 losses = path.stem in EXACT and all(exact[run] for run in theirs["run"].split())
-                noise = 1e-9 if losses else 0.005
+                noise = 0.005 if not losses else 1e-7 if "eggroll" in theirs["run"] else 1e-9
                 assert float(ours["value"]) == pytest.approx(float(theirs["value"]), abs=noise, rel=noise), where
 
 
