@@ -61,7 +61,7 @@ def test_what_happens_to_jobs_on_two_nodes(cluster, inputs, tmp_path):
     limited = submit(cluster, tmp_path / "limited", WARNED, "--time=1", "--signal=TERM@50", "--nodelist=one")
     lesser = submit(cluster, tmp_path / "lesser", SLOW_AT_FIRST, "--partition=low", "--requeue", *BOTH)
     words = [*command(inputs, "long", "slurm", 2, {"save_every": 1e-6}), "--nodes", "2"]
-    said, state = inputs / "said", inputs / "resume-slurm/state.safetensors"
+    said, log, state = (inputs / name for name in ("said", "slurm.log", "resume-slurm/state.safetensors"))
     job = submit(cluster, said, shlex.join(words), "--requeue", *BOTH)
     try:
         cluster.wait_for(lambda: is_in(cluster, lesser, "RUNNING"), "the job of the lower partition")
@@ -80,8 +80,8 @@ def test_what_happens_to_jobs_on_two_nodes(cluster, inputs, tmp_path):
         print(said.read_text()[-6000:] if said.exists() else "")  # pytest shows it if the test fails
     assert (tmp_path / "limited").read_text().count("warned") == 1
     assert (tmp_path / "lesser").read_text().count("started") == 2 * len(BOTH)
-    assert "continuing after update" in said.read_text()
-    assert "2 worker(s) on 2 nodes" in said.read_text()
+    assert "continuing after update" in log.read_text()
+    assert "2 worker(s) on 2 nodes" in log.read_text()
     whole = train(inputs, "long", "long-auto1", 1, engine="auto")
     for file in (WEIGHTS, MILESTONES):
         assert sha256_file(inputs / "out-slurm" / file) == sha256_file(whole / file)

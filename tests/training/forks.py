@@ -8,18 +8,14 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from pathlib import Path
 
 import torch.distributed as dist
 
 from soma.cli import main
 
 
-def start(words: Sequence[str], environment: Mapping[str, str] | None = None, said: Path | None = None) -> int:
-    """Start `soma WORDS` with more variables in its environment, and return its process id.
-
-    What programs that it becomes write to standard error goes to the file `said`.
-    """
+def start(words: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+    """Start `soma WORDS` with more variables in its environment, and return its process id."""
     pid = os.fork()
     if pid:
         return pid
@@ -28,8 +24,6 @@ def start(words: Sequence[str], environment: Mapping[str, str] | None = None, sa
         logging.getLogger().handlers.clear()  # pytest's
         os.environ |= environment or {}
         sys.argv = ["soma", *words]
-        if said is not None:
-            os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
         os._exit(main(words))
     finally:
         os._exit(99)

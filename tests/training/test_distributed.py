@@ -60,9 +60,8 @@ def wait_for_session(folder, name, session, is_over=lambda: False):
 
 def ended(folder, workers, session, end):
     """Return the message of the run `lost`, ended by `end(process)` once its state holds that number of sessions."""
-    environment, said = {"TORCHELASTIC_ERROR_FILE": str(folder / "error.json")}, folder / "said"
-    words = words_of(folder, "long", "lost", workers, {"save_every": 1e-6})
-    torchrun = forks.start(words, environment, said)
+    environment, said = {"TORCHELASTIC_ERROR_FILE": str(folder / "error.json")}, folder / "lost.log"
+    torchrun = forks.start(words_of(folder, "long", "lost", workers, {"save_every": 1e-6}), environment)
     state = wait_for_session(folder, "lost", session, lambda: not runs(Path(f"/proc/{torchrun}")))
     end(torchrun)
     assert forks.status(torchrun) != 0, said.read_text()[-2000:]
@@ -143,8 +142,7 @@ class OnNodes:
         self.folder, self.state = folder, folder / "resume-cut/state.safetensors"
         words = [*command(folder, "long", "cut", workers, {"save_every": 1e-6} | compute), "--nodes", "2"]
         environment = nodes.environment | {"TORCHELASTIC_ERROR_FILE": str(folder / "error.json")}
-        pipes = {"stderr": subprocess.PIPE, "text": True, "env": environment}
-        self.process = subprocess.Popen(nodes.on("one", *words), **pipes)
+        self.process = subprocess.Popen(nodes.on("one", *words), env=environment)
 
     def wait_for(self, session):
         """Wait until the state holds this number of sessions."""
@@ -152,7 +150,8 @@ class OnNodes:
         assert self.process.poll() is None, self.said()[-3000:]
 
     def said(self):
-        return self.process.communicate(timeout=120)[1]
+        self.process.wait(timeout=120)
+        return (self.folder / "cut.log").read_text()
 
 
 LOST_ON_NODES = r"worker [01] of 2 lost the others \(.+\); start the job again, with any number of workers"

@@ -66,5 +66,5 @@ def test_an_edit_of_its_file_trains_a_method_again_and_no_other(campaign):
     assert project.planned(config) == {}
     path = project.folder / "my_methods.py"
     path.write_text(path.read_text().replace("torch.relu", "torch.tanh"))
-    out = project.snakemake("-n", config=config)
+    out = project.snakemake("-n", "--quiet", "host", config=config)
     assert re.findall(r"Training ([a-z0-9-]+), expert", out.stdout + out.stderr) == ["convolution-s0"]

@@ -125,7 +125,9 @@ def _standard_error(path: Path | None) -> Iterator[TextIO]:
         yield sys.stderr
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", errors="backslashreplace", buffering=1) as file:
+    if "WORLD_SIZE" not in os.environ:  # else this is a worker, which adds to the log that its job has begun
+        path.write_bytes(b"")
+    with path.open("a", encoding="utf-8", errors="backslashreplace", buffering=1) as file:
         terminal = os.dup(2)
         os.dup2(file.fileno(), 2)
         try:
