@@ -349,7 +349,7 @@ OF_RUNS = remade("costs", "tuning-test", "ablation-curves", *MEASUREMENTS, losse
     "summarise_costs": 1,
     "measure": 11,
 }
-OF_RUNS |= {"evaluate": 27, "choose": 1, "evaluate_chosen": 1}
+OF_RUNS |= {"evaluate": 28, "choose": 1, "evaluate_chosen": 1}
 ESTIMATED = OF_RUNS | {
     "measure": 11,
     "train_seed": 6,
