@@ -116,7 +116,7 @@ class Slurm:
         self.wait_for(lambda: self.run(*waiting).strip(), "the queue")
         self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
 
-    def wait_for(self, condition: Callable[[], object], what: str, seconds: int = 30) -> None:
+    def wait_for(self, condition: Callable[[], object], what: str, seconds: int = 60) -> None:
         for _ in range(10 * seconds):
             if condition():
                 return
