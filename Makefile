@@ -48,8 +48,8 @@ toy: setup
 	$(call ways,toy)
 
 report: setup  # report of the campaign, of the products that are there: Snakemake would fail at a missing one
-	@$(BIN)/snakemake $(wildcard results/$(CAMPAIGN)/tables/*.html results/$(CAMPAIGN)/figures/*.svg) \
-	  --cores 1 --report results/$(CAMPAIGN)/report.html $(OVERLAYS)
+	@said=$$($(BIN)/snakemake $(wildcard results/$(CAMPAIGN)/tables/*.html results/$(CAMPAIGN)/figures/*.svg) \
+	  --cores 1 --report results/$(CAMPAIGN)/report.html $(OVERLAYS) 2>&1) || { echo "$$said"; exit 1; }
 	@$(BIN)/python -m soma.workflow.report results/$(CAMPAIGN)/report.html
 
 setup: $(STAMP)
