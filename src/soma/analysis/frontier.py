@@ -226,7 +226,8 @@ def differences(plan: Plan, rows: pd.DataFrame, by_budget: pd.DataFrame) -> pd.D
         exponents.append(-np.einsum("c,...cs->...s", _slope(np.log(product.budgets)), best))
     names = ("no growth", "exponent of the best size")
     add("F4", *names, product.budgets[-1], exponents[0], exponents[1], product.monoliths, "exponent")
-    out += [_outcome(plan, scores, rows, by_budget, kind, arm) for kind, arm in product.outcomes.items()]
+    predicted = fits(plan, rows, by_budget) if product.outcomes else pd.DataFrame()
+    out += [_outcome(plan, scores, predicted, kind, arm) for kind, arm in product.outcomes.items()]
     for ours, theirs in product.schedules.items():
         run = plan.arm_runs[theirs][0]
         budget = float(run.operations(run.updates))
@@ -235,21 +236,20 @@ def differences(plan: Plan, rows: pd.DataFrame, by_budget: pd.DataFrame) -> pd.D
     return pd.DataFrame(out)
 
 
-def _outcome(
-    plan: Plan, scores: Scores, rows: pd.DataFrame, by_budget: pd.DataFrame, kind: Kind, arm: str
-) -> dict[str, Any]:
-    """Compare a larger run with the extrapolation: draws share documents, and each side resamples its own seeds."""
+def _outcome(plan: Plan, scores: Scores, predicted: pd.DataFrame, kind: Kind, arm: str) -> dict[str, Any]:
+    """Compare a larger run with the extrapolation; both intervals are added, as of independent values.
+
+    Args:
+        predicted: rows of `fits`.
+    """
     product = plan.config.products.frontier
-    predicted = fits(plan, rows, by_budget)
     own = predicted[(predicted["part"] == "lowest loss") & (predicted["kind"] == kind) & predicted["extrapolated"]]
+    value, below, above = (float(own[name].iloc[0]) for name in ("value", "low", "high"))
     run = curves(plan, scores, (arm,), (product.larger,))
-    per_seed = run.mean[0, 0] - float(own["value"].iloc[0])
-    row = difference_row(per_seed, run.draws[:, 0, 0] - float(own["value"].iloc[0]))
-    # The interval of the prediction is added to that of the outcome, as of independent values.
-    half = [float(own["value"].iloc[0] - own["low"].iloc[0]), float(own["high"].iloc[0] - own["value"].iloc[0])]
+    row = difference_row(run.mean[0, 0] - value, run.draws[:, 0, 0] - value)
     for low, high in (("low", "high"), ("seed_low", "seed_high")):
-        row[low] = row["difference"] - np.hypot(row["difference"] - row[low], half[1])
-        row[high] = row["difference"] + np.hypot(row[high] - row["difference"], half[0])
+        row[low] = row["difference"] - np.hypot(row["difference"] - row[low], above - value)
+        row[high] = row["difference"] + np.hypot(row[high] - row["difference"], value - below)
     where = {"question": "F5", "ours": arm, "theirs": "the extrapolation", "operations": product.larger}
     return where | {"unit": "nats per byte"} | row | {"run": _runs(plan, [arm], run.seeds)}
 
