@@ -14,6 +14,8 @@ import pytest
 from tests.project import ROOT, Project
 
 os.environ["OMP_NUM_THREADS"] = "1"
+for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
+    os.environ.pop(name, None)  # `make` in a test is not a part of the `make test` that started it
 
 import torch
 

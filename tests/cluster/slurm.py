@@ -111,10 +111,21 @@ class Slurm:
         return job
 
     def start_now(self, job: str) -> None:
-        """Release a requeued job, which would otherwise wait two minutes."""
-        waiting = ("squeue", "--noheader", "--states=pending", f"--jobs={job}")
-        self.wait_for(lambda: self.run(*waiting).strip(), "the queue")
-        self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+        """Start a requeued job, which would otherwise wait two minutes; return when it no longer waits.
+
+        Slurm sets the time once more after it has cleaned up what the job left, so asking once may come too early.
+        """
+
+        def has_started() -> bool:
+            state = self.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T")
+            if state.startswith("PENDING"):
+                self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+            return state.startswith(("RUNNING", "COMPLETING", "COMPLETED"))
+
+        self.wait_for(
+            lambda: self.run("squeue", "--noheader", "--states=pending", f"--jobs={job}").strip(), "the queue"
+        )
+        self.wait_for(has_started, f"job {job} to start", 120)
 
     def wait_for(self, condition: Callable[[], object], what: str, seconds: int = 60) -> None:
         for _ in range(10 * seconds):
