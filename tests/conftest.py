@@ -14,12 +14,12 @@ import pytest
 from tests.project import ROOT, Project
 
 os.environ["OMP_NUM_THREADS"] = "1"
-for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
-    os.environ.pop(name, None)  # `make` in a test is not a part of the `make test` that started it
 
 import torch
 
 torch.set_num_threads(1)
+for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
+    os.environ.pop(name, None)  # `make` in a test is not a part of the `make test` that started it
 
 _LONG = ("workflow", "dvc", "cluster")
 """Folders whose tests share a slow fixture: the toy campaign, a repository, a cluster."""
