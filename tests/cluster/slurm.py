@@ -127,6 +127,15 @@ class Slurm:
         )
         self.wait_for(has_started, f"job {job} to start", 120)
 
+    def wait_until_clean(self, job: str) -> None:
+        """Wait until nothing of a job that lost a node is left: the steps of one started before that wait for ever."""
+        name = f"slurmstepd: [{job}.".encode()
+
+        def is_clean() -> bool:
+            return not any(_command_of(process).startswith(name) for process in Path("/proc").glob("[0-9]*"))
+
+        self.wait_for(is_clean, f"the steps of job {job} to end")
+
     def wait_for(self, condition: Callable[[], object], what: str, seconds: int = 60) -> None:
         for _ in range(10 * seconds):
             if condition():
@@ -147,6 +156,12 @@ class Slurm:
             command = [shutil.which(name, path=SEARCH) or name, *options]
             environment = os.environ | self.environment
             self._daemons.append(subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT))
+
+
+def _command_of(process: Path) -> bytes:
+    with suppress(OSError):
+        return (process / "cmdline").read_bytes()
+    return b""
 
 
 def _free_ports(n: int) -> list[int]:
