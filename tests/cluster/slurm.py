@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -111,30 +111,24 @@ class Slurm:
         return job
 
     def start_now(self, job: str) -> None:
-        """Start a requeued job, which would otherwise wait two minutes; return when it no longer waits.
+        """Start a requeued job, which would otherwise wait two minutes, and return when it has started.
 
-        Slurm sets the time once more after it has cleaned up what the job left, so asking once may come too early.
+        A job that starts before Slurm has ended the steps of its last start waits for ever for its own. Slurm sets the
+        time once more after it has cleaned up, so asking once may come too early.
         """
+        steps = f"slurmstepd: [{job}.".encode()
+
+        def state() -> str:
+            return self.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T").strip()
 
         def has_started() -> bool:
-            state = self.run("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T")
-            if state.startswith("PENDING"):
+            if state() == "PENDING":
                 self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
-            return state.startswith(("RUNNING", "COMPLETING", "COMPLETED"))
+            return state() in ("RUNNING", "COMPLETING", "COMPLETED")
 
-        self.wait_for(
-            lambda: self.run("squeue", "--noheader", "--states=pending", f"--jobs={job}").strip(), "the queue"
-        )
+        self.wait_for(lambda: state() == "PENDING", "the queue")
+        self.wait_for(lambda: not any(_processes_with("cmdline", steps)), f"the last steps of job {job} to end")
         self.wait_for(has_started, f"job {job} to start", 120)
-
-    def wait_until_clean(self, job: str) -> None:
-        """Wait until nothing of a job that lost a node is left: the steps of one started before that wait for ever."""
-        name = f"slurmstepd: [{job}.".encode()
-
-        def is_clean() -> bool:
-            return not any(_command_of(process).startswith(name) for process in Path("/proc").glob("[0-9]*"))
-
-        self.wait_for(is_clean, f"the steps of job {job} to end")
 
     def wait_for(self, condition: Callable[[], object], what: str, seconds: int = 60) -> None:
         for _ in range(10 * seconds):
@@ -146,10 +140,9 @@ class Slurm:
 
     def _kill_orphans(self) -> None:
         """Kill processes that Slurm no longer tracks: Snakemake can hang if SIGTERM arrives during a job's error."""
-        for process in Path("/proc").glob("[0-9]*"):
+        for process in _processes_with("environ", f"PATH={self.folder}/bin:".encode()):
             with suppress(OSError):
-                if f"PATH={self.folder}/bin:".encode() in (process / "environ").read_bytes():
-                    os.kill(int(process.name), signal.SIGKILL)
+                os.kill(int(process.name), signal.SIGKILL)
 
     def _spawn(self, name: str, *options: str, out: str = "") -> None:
         with (self.folder / f"{out or name}.out").open("wb") as file:
@@ -158,10 +151,12 @@ class Slurm:
             self._daemons.append(subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT))
 
 
-def _command_of(process: Path) -> bytes:
-    with suppress(OSError):
-        return (process / "cmdline").read_bytes()
-    return b""
+def _processes_with(file: str, text: bytes) -> Iterator[Path]:
+    """Yield the folders of processes whose `environ` or `cmdline` contains a text."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if text in (process / file).read_bytes():
+                yield process
 
 
 def _free_ports(n: int) -> list[int]:

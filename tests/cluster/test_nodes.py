@@ -74,7 +74,6 @@ def test_what_happens_to_jobs_on_two_nodes(cluster, inputs, tmp_path):
         cluster.run("scontrol", "update", "NodeName=two", "State=DOWN", "Reason=test")
         cluster.wait_for(lambda: is_in(cluster, job, "PENDING"), "the job that lost a node")
         cluster.run("scontrol", "update", "NodeName=two", "State=RESUME")
-        cluster.wait_until_clean(job)
         cluster.start_now(job)
         cluster.wait_for(lambda: is_in(cluster, job, "COMPLETED"), "its end", 120)
         cluster.wait_for(lambda: is_in(cluster, limited, "COMPLETED"), "the warning", 120)
